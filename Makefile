@@ -1,0 +1,2 @@
+# `make` or `make help` lists the targets.
+.DEFAULT_GOAL := help

@@ -1,0 +1,1 @@
+"""Triton kernels with their plain torch truth; imports torch, triton and the standard library only."""

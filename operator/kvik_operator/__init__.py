@@ -1,0 +1,1 @@
+"""The Kvik operator: InferencePool resources in, engine pods and their scale out."""
