@@ -1,2 +1,60 @@
-# `make` or `make help` lists the targets.
+# Everything this repository does. `make` alone lists the targets; each one does the set-up that it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+PYTHON := .venv/bin/python
+TIERS := $(PYTHON) scripts/tiers.py
+
+-include tests/cluster/cluster.mk
+-include images/images.mk
+
+##@ Start here
+.PHONY: help demo demo-down serve
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+	  /^[a-z0-9-]+:.*## / {printf "  \033[36m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## A local cluster, the operator, the smallest pool, and an answer from it
+	@scripts/demo.sh
+
+demo-down: ## Remove the demo: pool, release and namespaces (cluster-down removes the cluster)
+	@scripts/demo.sh down
+
+serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
+	@.venv/bin/kvik serve demo
+
+##@ Develop
+.PHONY: setup fmt lint bench
+setup: ## The environment .venv with everything in it
+	@scripts/setup.sh
+
+fmt: setup ## Format the code and mend what ruff can mend
+	@.venv/bin/ruff check --quiet --fix-only .
+	@.venv/bin/ruff format .
+
+lint: setup ## Format, rules, types, imports, locks, YAML, shell, charts
+	@scripts/lint.sh
+
+bench: setup ## Measure the engine on this machine
+	@$(PYTHON) -m bench
+
+##@ Test
+.PHONY: test test-all test-unit test-kernels test-integration test-e2e
+test: setup ## Lint, then every tier without its long tests
+	@$(TIERS) lint unit property contract kernels integration faults e2e
+
+test-all: setup ## Every tier with its long tests
+	@$(TIERS) --long lint unit property contract kernels integration faults e2e
+
+test-unit: setup ## Pure logic, property tests and the contract between operator and engine
+	@$(TIERS) unit property contract
+
+test-kernels: setup ## Kernels against their plain truth, and compiled without a GPU
+	@$(TIERS) kernels
+
+test-integration: setup ## Real engine processes, and faults on a control plane without a kubelet
+	@$(TIERS) integration faults
+
+test-e2e: setup ## The whole product on the real cluster
+	@$(TIERS) e2e

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Every check that runs no test. scripts/lint.sh runs all of them and names those that failed; scripts/lint.sh NAME... runs some.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+PATH=$PWD/.venv/bin:$PATH
+
+step_format() { ruff format --check --quiet . || { ruff format --diff . 2>/dev/null | head -n 40; return 1; }; }
+step_rules() { ruff check --quiet .; }
+step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels; }
+step_imports() { lint-imports --no-cache 2>&1 | grep -vE '^(╭|╰|│|$)'; return "${PIPESTATUS[0]}"; }
+step_locks() { python scripts/check_locks.py; }
+step_yaml() { git ls-files -z '*.yaml' '*.yml' ':!charts/*/templates/*' | xargs -0 -r yamllint --strict; }
+step_shell() { git grep -lIzE '^#!.*\b(ba)?sh\b' | xargs -0 -r shellcheck --external-sources; }
+step_charts() { scripts/lint_charts.sh; }
+
+steps=("$@")
+[ $# -gt 0 ] || steps=(format rules types imports locks yaml shell charts)
+failed=()
+for step in "${steps[@]}"; do
+    started=$SECONDS
+    if output=$("step_$step" 2>&1); then
+        printf '  \033[32mok\033[0m    %-8s %3d s\n' "$step" $((SECONDS - started))
+    else
+        printf '  \033[31mfail\033[0m  %-8s %3d s\n%s\n' "$step" $((SECONDS - started)) "$output"
+        failed+=("$step")
+    fi
+done
+[ ${#failed[@]} = 0 ] || { echo "lint failed: ${failed[*]}"; exit 1; }

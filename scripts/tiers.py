@@ -1,0 +1,84 @@
+"""Runs test tiers one after the other, shows their output as it comes, and ends with what each took.
+
+The first tier that fails ends the run, unless KEEP_GOING is set.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Each tier is a set of folders and a marker expression over them; a test lies in exactly one tier.
+TIERS: dict[str, tuple[list[str], str]] = {
+    "unit": (["tests/unit", "--ignore=tests/unit/kernels"], ""),
+    "property": (["tests/property"], ""),
+    "contract": (["tests/contract"], ""),
+    "kernels": (["tests/unit/kernels"], ""),
+    "integration": (["tests/integration"], "not faults"),
+    "faults": (["tests/integration"], "faults"),
+    "e2e": (["tests/e2e"], ""),
+}
+
+
+def command_of(tier: str, options: argparse.Namespace) -> list[str]:
+    """The command line of one tier."""
+    if tier == "lint":
+        return ["scripts/lint.sh"]
+    places, marker = TIERS[tier]
+    wanted = "long" if options.only_long else "" if options.long else "not long"
+    expression = " and ".join(part for part in (marker, wanted) if part)
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=5", "--durations-min=5", *places]
+    if expression:
+        command += ["-m", expression]
+    if options.shard:
+        command += ["--shard", options.shard]
+    return command
+
+
+def run(tier: str, options: argparse.Namespace) -> int:
+    """Runs one tier; an empty tier counts as failed, except in a shard, where the others hold its tests."""
+    status = subprocess.run(command_of(tier, options), cwd=ROOT, check=False).returncode
+    nothing_to_run = 5
+    if status == nothing_to_run and (options.shard or options.only_long):
+        return 0
+    return status
+
+
+def report(results: list[tuple[str, int, float]]) -> None:
+    """Prints what each tier took and how it ended."""
+    print("\ntier           time    result")
+    for tier, status, seconds in results:
+        minutes, rest = divmod(round(seconds), 60)
+        print(f"{tier:<12} {minutes:>2}m{rest:02}s    {'passed' if status == 0 else f'FAILED ({status})'}")
+    total = sum(seconds for _, _, seconds in results)
+    print(f"{'total':<12} {round(total) // 60:>2}m{round(total) % 60:02}s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tiers", nargs="+", choices=["lint", *TIERS], metavar="TIER", help=", ".join(["lint", *TIERS]))
+    parser.add_argument("--long", action="store_true", help="with the tests marked long")
+    parser.add_argument("--only-long", action="store_true", help="nothing but the tests marked long")
+    parser.add_argument("--shard", metavar="I/N", help="only every Nth test, by a hash of its name, I from 0")
+    options = parser.parse_args()
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    os.environ["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    results: list[tuple[str, int, float]] = []
+    for tier in options.tiers:
+        print(f"\n\033[1m==> {tier}\033[0m", flush=True)
+        started = time.monotonic()
+        status = run(tier, options)
+        results.append((tier, status, time.monotonic() - started))
+        if status != 0 and "KEEP_GOING" not in os.environ:
+            break
+    report(results)
+    return 1 if any(status for _, status, _ in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
