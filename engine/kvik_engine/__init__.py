@@ -1,1 +1,3 @@
-"""The Kvik engine: one model served over HTTP by an API process and a core process."""
+"""The Kvik engine: an OpenAI-compatible server over a paged KV cache with continuous batching."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,58 @@
+"""The engine's configuration: one frozen tree, checked once by `kvik serve`, passed down to every process.
+
+Standard library only: `launch` reads it too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine. Sizes are bytes, times seconds, fractions 0-1."""
+
+    source: str
+    """As the user gave it: demo, a directory, a .gguf file or hf://ORG/NAME@REV."""
+    model_path: str
+    """Local file or directory that `source` was resolved to."""
+    model_name: str
+    model_revision: str | None = None
+    model_digest: str | None = None
+    """Expected sha256 digest of the model's files; checked before loading."""
+    host: str = "0.0.0.0"
+    port: int = 8000
+    metrics_port: int = 8001
+    device: str = "auto"
+    """auto, cpu, cuda. `auto` never falls back silently: it logs what it chose."""
+    dtype: str = "auto"
+    """auto, fp32, bf16, fp16."""
+    attention: str = "auto"
+    """auto, reference, cpu, triton."""
+    slo_class: str = "balanced"
+    slo_ttft: float | None = None
+    slo_tpot: float | None = None
+    max_requests: int = 64
+    max_batch_tokens: int = 4096
+    chunked_prefill_tokens: int = 512
+    max_queued_requests: int = 256
+    max_context_tokens: int | None = None
+    block_tokens: int = 16
+    kv_cache_size: int | None = None
+    memory_fraction: float = 0.9
+    prefix_cache: str = "block-hash"
+    """block-hash or disabled."""
+    drain_timeout: float = 120.0
+    startup_timeout: float = 1800.0
+    run_dir: str
+    """Private folder (0700) of this start: sockets and the heartbeat page."""
+    threads: int | None = None
+    """CPU threads of the core; None = the cgroup's quota, at least 1."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        return cls(**json.loads(text))

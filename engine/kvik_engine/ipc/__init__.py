@@ -1,0 +1,1 @@
+"""What the API process and the core process say to each other, and how."""

@@ -1,0 +1,181 @@
+"""All that scheduler and runner share: what a step does and what came of it.
+
+A StepPlan never needs a token that the host has not seen: a row's input is host token ids, or the row's own last
+sample, which is on the device. So step N + 1 can be planned before step N is settled.
+
+Order inside a step: rows end, rows start, block copies, forward, sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType, Protocol
+
+from kvik_engine.params import SamplingParams
+
+BlockId = NewType("BlockId", int)
+"""Index of a block in the pool. Block 0 is the scratch block of padded rows and is never handed out."""
+Row = NewType("Row", int)
+"""A branch's stable place in the runner, 0 <= row < max_requests, kept from RowStart to row end."""
+
+
+class GroupKind(StrEnum):
+    """How the layers of a KV group see the past."""
+
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that share one block table per branch.
+
+    `block_bytes` is what one block of this group takes on the device over all its layers (keys, values and scales).
+    """
+
+    kind: GroupKind
+    layers: tuple[int, ...]
+    block_tokens: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """A branch takes a row, at its first step or when it comes back from preemption.
+
+    `tokens` are all tokens known to the host (prompt, then outputs); `blocks` is one block table per KV group and
+    holds what the branch already owns (prefix hits). `choice` feeds the noise, so it survives preemption.
+    """
+
+    row: Row
+    tokens: Sequence[int]
+    prompt_length: int
+    choice: int
+    params: SamplingParams
+    blocks: tuple[tuple[BlockId, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFork:
+    """`row` becomes a copy of `source` (tokens and tables), with its own choice; it samples from the source's logits.
+
+    Stated in the same step whose work lists `row` in `sampled_rows` of the source's work.
+    """
+
+    row: Row
+    source: Row
+    choice: int
+    blocks: tuple[tuple[BlockId, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Copy one whole block, all layers, before the forward of this step (copy-on-write)."""
+
+    source: BlockId
+    target: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """Tokens [start, start + length) of a row are computed in this step.
+
+    `from_last_sample` is true when the single input token is the row's last sample, which the host may not have seen;
+    otherwise the ids are among the tokens that the row started with.
+    `new_blocks` are appended to the row's tables (one tuple per group) before the forward.
+    `sampled_rows` sample from the logits of the last token: empty while a prompt is partly computed, the row itself
+    when it is complete, and its fresh forks too.
+    The output position of a sample is start + length - prompt_length.
+    """
+
+    row: Row
+    start: int
+    length: int
+    from_last_sample: bool
+    new_blocks: tuple[tuple[BlockId, ...], ...]
+    sampled_rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. `ended` rows are free before `started` ones are taken, so a row can change hands within a step."""
+
+    step: int
+    work: tuple[RowWork, ...]
+    ended: tuple[Row, ...] = ()
+    started: tuple[RowStart, ...] = ()
+    forks: tuple[RowFork, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(w.length for w in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and the logarithm of its probability before temperature, penalties and filters."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled token. `top` are the most likely tokens, best first, when the request asked for logprobs.
+
+    `error` is set instead of a useful token when this row alone failed (non-finite logits, say): the row's request
+    ends with an internal error and its neighbours go on.
+    """
+
+    row: Row
+    token: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step sampled, in the order of the plan's sampled rows, and how long the forward took."""
+
+    step: int
+    samples: tuple[Sample, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the core must know of the loaded model to size the cache, admit requests and describe itself."""
+
+    vocab_size: int
+    context_length: int
+    parameters: int
+    dtype: str
+    device: str
+    attention: str
+    """Name of the attention backend."""
+    groups: tuple[KVGroup, ...]
+    device_bytes_total: int
+    """Memory of the device, or the cgroup's limit on a CPU."""
+    device_bytes_used: int
+    """Measured after loading and a profiling step, without any KV cache."""
+    startup_seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase: weights_loaded, compiled, warm (later phases are added by the core)."""
+
+
+class Runner(Protocol):
+    """Executes plans in order. `launch` may return before the step ran; `collect` gives results first in, first out."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    def allocate(self, blocks: int) -> int:
+        """Allocate the pool: `blocks` usable ones and the scratch block. Return the bytes taken."""
+        ...
+
+    def launch(self, plan: StepPlan) -> None: ...
+
+    def collect(self) -> StepResult: ...
