@@ -1,0 +1,158 @@
+"""Names that users, other programs and other versions of the operator rely on: all of them are API.
+
+Only constants belong here. Condition types and reasons are documented in docs/pools.md; a test keeps the two equal.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+GROUP: Final = "kvik.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "InferencePool"
+PLURAL: Final = "inferencepools"
+CRD_NAME: Final = f"{PLURAL}.{GROUP}"
+
+FIELD_MANAGER: Final = "kvik-operator"
+AUTOSCALER_FIELD_MANAGER: Final = "kvik-autoscaler"
+EVENT_COMPONENT: Final = "kvik-operator"
+
+LABEL_POOL: Final = f"{GROUP}/pool"
+"""On every child and pod; `kvik.dev/pool=NAME` is the pool's selector, for ever."""
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_APP_NAME: Final = "app.kubernetes.io/name"
+LABEL_APP_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_APP_COMPONENT: Final = "app.kubernetes.io/component"
+APP_NAME: Final = "kvik-engine"
+ANNOTATION_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+"""On the Deployment's pod template: a hash of the rendered template, so that two pods can be told apart by it."""
+ANNOTATION_POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+
+CONTAINER_ENGINE: Final = "engine"
+CONTAINER_MODEL: Final = "model"
+PORT_HTTP: Final = 8000
+PORT_METRICS: Final = 8001
+PORT_NAME_HTTP: Final = "http"
+PORT_NAME_METRICS: Final = "metrics"
+
+
+class PoolKey(NamedTuple):
+    """Identifies one InferencePool, and through it all its children."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ChildKind(StrEnum):
+    """The kinds that a pool owns."""
+
+    DEPLOYMENT = "Deployment"
+    SERVICE = "Service"
+    SERVICE_ACCOUNT = "ServiceAccount"
+    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    NETWORK_POLICY = "NetworkPolicy"
+
+    @property
+    def api_version(self) -> str:
+        return _RESOURCES[self][0]
+
+    @property
+    def plural(self) -> str:
+        return _RESOURCES[self][1]
+
+
+_RESOURCES: Final[dict[ChildKind, tuple[str, str]]] = {
+    ChildKind.DEPLOYMENT: ("apps/v1", "deployments"),
+    ChildKind.SERVICE: ("v1", "services"),
+    ChildKind.SERVICE_ACCOUNT: ("v1", "serviceaccounts"),
+    ChildKind.POD_DISRUPTION_BUDGET: ("policy/v1", "poddisruptionbudgets"),
+    ChildKind.NETWORK_POLICY: ("networking.k8s.io/v1", "networkpolicies"),
+}
+
+
+def child_name(kind: ChildKind, key: PoolKey) -> str:
+    """All children are named like the pool; only the ServiceAccount says whose pods it is for."""
+    return f"{key.name}-engine" if kind is ChildKind.SERVICE_ACCOUNT else key.name
+
+
+class ConditionType(StrEnum):
+    READY = "Ready"
+    MODEL_LOADED = "ModelLoaded"
+    SCALING_ACTIVE = "ScalingActive"
+    ROLLOUT_COMPLETE = "RolloutComplete"
+    DEGRADED = "Degraded"
+
+
+class Reason(StrEnum):
+    """Why a condition has its status. Removing or renaming one breaks alert rules and scripts."""
+
+    # Good news.
+    PODS_READY = "PodsReady"
+    MODEL_LOADED = "ModelLoaded"
+    ROLLOUT_COMPLETE = "RolloutComplete"
+    AS_EXPECTED = "AsExpected"
+    SCALING_ON_LOAD = "ScalingOnLoad"
+    # On the way.
+    STARTING = "Starting"
+    MODEL_FETCHING = "ModelFetching"
+    MODEL_LOADING = "ModelLoading"
+    ROLLING_OUT = "RollingOut"
+    OBSERVING_LOAD = "ObservingLoad"
+    # A choice of the user's.
+    STOPPED = "Stopped"
+    FIXED_REPLICAS = "FixedReplicas"
+    # The cluster does not run the pods.
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    MOUNT_FAILED = "MountFailed"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    PODS_REFUSED = "PodsRefused"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    PODS_NOT_READY = "PodsNotReady"
+    # The engine says so itself, as `Reason: message` in its termination message (docs/contract.md).
+    ACCELERATOR_NOT_VISIBLE = "AcceleratorNotVisible"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    CONFIG_INVALID = "ConfigInvalid"
+    MODEL_NOT_FOUND = "ModelNotFound"
+    DOWNLOAD_DENIED = "DownloadDenied"
+    DOWNLOAD_FAILED = "DownloadFailed"
+    MODEL_INVALID = "ModelInvalid"
+    MODEL_UNSUPPORTED = "ModelUnsupported"
+    DIGEST_MISMATCH = "DigestMismatch"
+    PORT_IN_USE = "PortInUse"
+    CORE_FAILED = "CoreFailed"
+    # The kubelet says so.
+    OUT_OF_MEMORY = "OutOfMemory"
+    CRASH_LOOPING = "CrashLooping"
+    STARTUP_TIMED_OUT = "StartupTimedOut"
+    # The API server refuses the operator.
+    ACCESS_DENIED = "AccessDenied"
+    APPLY_REFUSED = "ApplyRefused"
+    FOREIGN_OBJECT = "ForeignObject"
+    INVALID_SPEC = "InvalidSpec"
+    # Scaling.
+    NO_LOAD_DATA = "NoLoadData"
+    # Pods disagree.
+    MODEL_DIFFERS = "ModelDiffers"
+
+
+ENGINE_REASONS: Final[frozenset[Reason]] = frozenset(
+    {
+        Reason.ACCELERATOR_NOT_VISIBLE,
+        Reason.INSUFFICIENT_MEMORY,
+        Reason.CONFIG_INVALID,
+        Reason.MODEL_NOT_FOUND,
+        Reason.DOWNLOAD_DENIED,
+        Reason.DOWNLOAD_FAILED,
+        Reason.MODEL_INVALID,
+        Reason.MODEL_UNSUPPORTED,
+        Reason.DIGEST_MISMATCH,
+        Reason.PORT_IN_USE,
+        Reason.CORE_FAILED,
+    }
+)
+"""Reasons an engine or model-fetching container may write into its termination message."""
