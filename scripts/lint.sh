@@ -7,7 +7,7 @@ PATH=$PWD/.venv/bin:$PATH
 step_format() { ruff format --check --quiet . || { ruff format --diff . 2>/dev/null | head -n 40; return 1; }; }
 step_rules() { ruff check --quiet .; }
 step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels; }
-step_imports() { lint-imports --no-cache 2>&1 | grep -vE '^(╭|╰|│|$)'; return "${PIPESTATUS[0]}"; }
+step_imports() { lint-imports --no-cache --no-logo; }
 step_locks() { python scripts/check_locks.py; }
 step_yaml() { git ls-files -z '*.yaml' '*.yml' ':!charts/*/templates/*' | xargs -0 -r yamllint --strict; }
 step_shell() { git grep -lIzE '^#!.*\b(ba)?sh\b' | xargs -0 -r shellcheck --external-sources; }

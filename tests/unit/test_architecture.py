@@ -110,7 +110,6 @@ RULES: list[Allow | Forbid] = [
     Forbid(f"{KERNELS}/**/*.py", frozenset({"triton"}), but=(f"{KERNELS}/*/kernel.py", f"{KERNELS}/aot.py")),
     Forbid(f"{KERNELS}/*/kernel.py", frozenset({"torch"})),
     Forbid(f"{ENGINE}/**/*.py", frozenset({"triton"})),
-    Allow(f"{ENGINE}/launch.py", STDLIB),
     *(
         Forbid(f"{ENGINE}/{part}.py", frozenset({"torch", "transformers"}))
         for part in ("api/**/*", "text/**/*", "ipc/**/*", "request", "step", "params", "scheduler/**/*", "kv/**/*")
@@ -166,6 +165,32 @@ def test_an_operation_imports_its_triton_kernel_inside_the_call_only() -> None:
     }
 
     assert early == {}
+
+
+def module_file(module: str) -> Path | None:
+    """The engine's file of a dotted name, or of the module that the name lies in."""
+    path = ROOT / "engine" / module.replace(".", "/")
+    for candidate in (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py")):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def test_pid_1_reaches_only_the_standard_library() -> None:
+    waiting = [ROOT / ENGINE / "launch.py"]
+    seen: set[Path] = set()
+    outside: dict[str, str] = {}
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        for found in imports_of(path.read_text()):
+            inner = module_file(found.module) if found.top == "kvik_engine" else None
+            if inner is not None:
+                waiting += [file for file in (inner, inner.parent / "__init__.py") if file not in seen]
+            elif found.top not in STDLIB:
+                outside[found.module] = str(path.relative_to(ROOT))
+
+    assert outside == {}
 
 
 CONFIGURATION = frozenset({"config", "settings", "options", "flags", "features", "args"})
