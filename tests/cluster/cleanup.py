@@ -1,0 +1,125 @@
+"""Takes away everything that the cluster put on this machine, whether it was stopped or crashed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.cluster import iptables, node
+from tests.cluster.paths import ClusterFolder
+from tests.cluster.processes import every_process, read_record
+
+# Consumers before what they consume.
+STOP_ORDER = (
+    "kubelet",
+    "kube-proxy",
+    "kube-scheduler",
+    "kube-controller-manager",
+    "containerd",
+    "kube-apiserver",
+    "etcd",
+)
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def refuse_another_kubelet(folder: ClusterFolder) -> None:
+    """Two kubelets would share cgroups and iptables chains.
+
+    Raises:
+        RuntimeError: this machine runs a kubelet that is not the cluster's.
+    """
+    recorded = read_record(folder.pids / "kubelet")
+    for pid, command in every_process():
+        if command and Path(command[0]).name == "kubelet" and (recorded is None or pid != recorded.pid):
+            raise RuntimeError(f"process {pid} is another cluster's kubelet on this machine: {command[0]}")
+
+
+def kill_containers(folder: ClusterFolder) -> None:
+    """Ends every container and its shim. A shim outlives containerd, so it is found by the cluster's own socket."""
+    processes = list(every_process())
+    shims = [
+        pid
+        for pid, command in processes
+        if command and Path(command[0]).name.startswith("containerd-shim") and str(folder.containerd_socket) in command
+    ]
+    doomed = shims + descendants(shims, {pid: parent for pid, _ in processes if (parent := _parent(pid)) is not None})
+    for pid in doomed:
+        _kill(pid)
+    deadline = time.monotonic() + 10
+    while any(_parent(pid) is not None for pid in doomed) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def descendants(roots: Iterable[int], parents: dict[int, int]) -> list[int]:
+    """All processes below `roots`, given each process's parent."""
+    found, frontier = list[int](), set(roots)
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier and pid not in found}
+        found.extend(frontier)
+    return found
+
+
+def _parent(pid: int) -> int | None:
+    """None for a process that is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
+    return None if state == "Z" else int(parent)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def unmount(folder: ClusterFolder, mounts: Path = Path("/proc/self/mounts")) -> None:
+    for target in mounts_below(folder.root, mounts.read_text()):
+        if subprocess.run(["umount", target], capture_output=True, check=False).returncode != 0:
+            subprocess.run(["umount", "--lazy", target], capture_output=True, check=False)
+
+
+def mounts_below(root: Path, mounts: str) -> list[str]:
+    """Mount points below `root`, the innermost first. `mounts` is the text of /proc/self/mounts."""
+    targets = [line.split(" ")[1].replace("\\040", " ") for line in mounts.splitlines()]
+    return sorted((target for target in targets if Path(target).is_relative_to(root)), key=len, reverse=True)
+
+
+def remove_interfaces() -> None:
+    for interface in (node.POD_BRIDGE, node.INTERFACE):
+        subprocess.run(["ip", "link", "delete", interface], capture_output=True, check=False)
+
+
+def remove_cgroups() -> None:
+    """The kubelet's empty groups, in every hierarchy of cgroup v1 or in the one of v2."""
+    for top in (*CGROUPS.glob("kubepods"), *CGROUPS.glob("*/kubepods")):
+        groups = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
+        for group in groups:
+            try:
+                group.rmdir()
+            except OSError:
+                break  # still in use: not ours to force
+
+
+def remove_cni_results() -> None:
+    for result in Path("/var/lib/cni/results").glob(f"{node.CNI_NETWORK}-*"):
+        result.unlink(missing_ok=True)
+
+
+def remove_traces(folder: ClusterFolder) -> None:
+    """All of it, for a cluster whose daemons have ended."""
+    kill_containers(folder)
+    unmount(folder)
+    remove_interfaces()
+    iptables.remove(node.CNI_NETWORK)
+    remove_cgroups()
+    remove_cni_results()
+    shutil.rmtree(folder.root, ignore_errors=True)
+    if folder.root.exists():
+        raise RuntimeError(f"{folder.root} could not be removed: something in it is still mounted or in use")

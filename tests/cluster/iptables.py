@@ -1,0 +1,87 @@
+"""Which iptables rules are the cluster's, and the script for iptables-restore that removes exactly those.
+
+kube-proxy and the kubelet make chains of known names; the CNI bridge makes one chain a pod, whose rules carry the
+network's name in a comment. Everything else, and its counters, stays as it is.
+"""
+
+import re
+import subprocess
+
+_KUBE_CHAIN = re.compile(
+    r"KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|MARK-DROP|FORWARD|FIREWALL|PROXY-FIREWALL"
+    r"|PROXY-CANARY|KUBELET-CANARY|LOAD-BALANCER|IPVS-FILTER|IPVS-OUT-FILTER|(SVC|SVL|SEP|EXT|FW|XLB)-[A-Z0-9]{16})"
+)
+_CNI_CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
+
+
+def removal_script(dump: str, network: str) -> str:
+    """The input for `iptables-restore --noflush` that undoes the cluster's part of `dump` (an iptables-save).
+
+    Empty when nothing in `dump` is the cluster's. `network` is the CNI network's name.
+    """
+    tables = [_table_script(table, lines, network) for table, lines in _tables(dump)]
+    return "".join(script for script in tables if script)
+
+
+def _tables(dump: str) -> list[tuple[str, list[str]]]:
+    tables: list[tuple[str, list[str]]] = []
+    for line in dump.splitlines():
+        if line.startswith("*"):
+            tables.append((line[1:], []))
+        elif tables and line and not line.startswith("#") and line != "COMMIT":
+            tables[-1][1].append(line)
+    return tables
+
+
+def _table_script(table: str, lines: list[str], network: str) -> str:
+    ours = _own_chains(lines, network)
+    if not ours:
+        return ""
+    jumps = [line for line in lines if _chain_of(line) not in ours and _target_of(line) in ours]
+    script = [
+        f"*{table}",
+        *("-D" + line.removeprefix("-A") for line in jumps),
+        *(f"-F {chain}" for chain in ours),
+        *(f"-X {chain}" for chain in ours),
+        "COMMIT",
+    ]
+    return "\n".join(script) + "\n"
+
+
+def _own_chains(lines: list[str], network: str) -> list[str]:
+    chains = [line[1:].split()[0] for line in lines if line.startswith(":")]
+    marked = {
+        name
+        for line in lines
+        if f'name: \\"{network}\\"' in line
+        for name in (_chain_of(line), _target_of(line))
+        if name is not None and _CNI_CHAIN.fullmatch(name)
+    }
+    return [chain for chain in chains if _KUBE_CHAIN.fullmatch(chain) or chain in marked]
+
+
+def _chain_of(line: str) -> str | None:
+    match = re.match(r"-A (\S+)", line)
+    return match[1] if match else None
+
+
+def _target_of(line: str) -> str | None:
+    match = re.search(r" -[jg] (\S+)", line)
+    return match[1] if match else None
+
+
+def remove(network: str) -> None:
+    """Takes the cluster's chains out of the IPv4 and IPv6 tables of this machine."""
+    for command in ("iptables", "ip6tables"):
+        saved = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False)
+        script = removal_script(saved.stdout, network) if saved.returncode == 0 else ""
+        if script:
+            restored = subprocess.run(
+                [f"{command}-restore", "--noflush", "--wait", "5"],
+                input=script,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if restored.returncode != 0:
+                raise RuntimeError(f"{command}-restore: {restored.stderr.strip()}")
