@@ -1,0 +1,53 @@
+"""The command lines of the containers: a flag for what the pool says explicitly and for what its class decides.
+
+The engine's own defaults are left to the engine, so that they may differ between its versions. docs/contract.md lists
+every flag.
+"""
+
+from kvik_operator.crd.effective import Effective
+from kvik_operator.crd.inferencepool import PoolSpec
+from kvik_operator.crd.quantities import format_duration
+from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
+
+
+def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> list[str]:
+    """`serve SOURCE --flag=value ...` of the engine container."""
+    batching, model, kv = effective.batching, spec.model, spec.kv_cache
+    flags: dict[str, str | int | float | None] = {
+        "model-name": effective.model.name,
+        "digest": model.digest,
+        "dtype": model.dtype and model.dtype.lower(),
+        "max-context-tokens": model.max_context_tokens,
+        "device": effective.resources.device.lower(),
+        "slo-class": effective.slo_class.lower(),
+        "max-requests": batching.max_requests,
+        "max-batch-tokens": batching.max_batch_tokens,
+        "chunked-prefill-tokens": batching.chunked_prefill_tokens,
+        "max-queued-requests": batching.max_queued_requests,
+        "kv-cache-size": effective.kv_cache.size,
+        "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
+        "block-tokens": kv.block_tokens,
+        "prefix-cache": {None: None, "BlockHash": "block-hash", "Disabled": "disabled"}[kv.prefix_cache],
+        "drain-timeout": format_duration(effective.drain_timeout),
+        "startup-timeout": format_duration(effective.startup_timeout),
+    }
+    return [
+        "serve",
+        literal(source.serve),
+        *(f"--{name}={value}" for name, value in flags.items() if value is not None),
+    ]
+
+
+def pull_args(spec: PoolSpec, source: str, token_file: str | None) -> list[str]:
+    """`model pull SOURCE --to=... ` of the container that fetches the model."""
+    args = ["model", "pull", literal(source), f"--to={FETCHED_PATH}"]
+    if spec.model.digest is not None:
+        args.append(f"--digest={spec.model.digest}")
+    if token_file is not None:
+        args.append(f"--token-file={token_file}")
+    return args
+
+
+def literal(text: str) -> str:
+    """The kubelet expands `$(NAME)` in arguments and variables; doubled, it stays what the user wrote."""
+    return text.replace("$(", "$$(")

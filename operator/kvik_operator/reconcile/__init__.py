@@ -1,0 +1,1 @@
+"""The reconcile flow of one pool: observe -> desired -> apply -> status. Start with reconcile.py."""
