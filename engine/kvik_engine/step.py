@@ -3,7 +3,7 @@
 A StepPlan never needs a token that the host has not seen: a row's input is host token ids, or the row's own last
 sample, which is on the device. So step N + 1 can be planned before step N is settled.
 
-Order inside a step: rows end, rows start, block copies, forward, sampling.
+Order inside a step: rows end, rows start, new blocks and table changes, forks, block copies, forward, sampling.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class RowStart:
 class RowFork:
     """`row` becomes a copy of `source` (tokens and tables), with its own choice; it samples from the source's logits.
 
-    Stated in the same step whose work lists `row` in `sampled_rows` of the source's work.
+    Stated in the same step whose work lists `row` in `sampled_rows` of the source's work. `blocks` is the whole table,
+    with what the source gets in this step; a later first writer copies a shared, partly filled block (TableChange).
     """
 
     row: Row
@@ -75,6 +76,19 @@ class BlockCopy:
 
     source: BlockId
     target: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """Entry `index` of a row's table of group `group` becomes `block`: the row's own copy of a shared block.
+
+    Always stated beside the BlockCopy that fills `block`; in force before the forward of this step.
+    """
+
+    row: Row
+    group: int
+    index: int
+    block: BlockId
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,7 @@ class StepPlan:
     started: tuple[RowStart, ...] = ()
     forks: tuple[RowFork, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    changes: tuple[TableChange, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -82,7 +82,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A request that was not taken into the queue. `code` is "queue_full", "too_long" or "duplicate"."""
+    """A request that was not taken into the queue. `code` is "queue_full", "too_long", "duplicate" or "invalid"."""
 
     request_id: int
     code: str
