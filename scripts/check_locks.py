@@ -10,27 +10,28 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "requirements"
 LOCKS = ("uv", "engine", "operator", "dev")
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))?(?: \\)?$")
 
 
-def asked(name: str) -> list[Requirement]:
+def asked(name: str, folder: Path = FOLDER) -> list[Requirement]:
     """The requirements of one .in file, those of the files it includes among them."""
     found: list[Requirement] = []
-    for line in (ROOT / "requirements" / f"{name}.in").read_text().splitlines():
+    for line in (folder / f"{name}.in").read_text().splitlines():
         text = line.split("#")[0].strip()
         if text.startswith("-r "):
-            found += asked(text.removeprefix("-r ").removesuffix(".in"))
+            found += asked(text.removeprefix("-r ").removesuffix(".in"), folder)
         elif text:
             found.append(Requirement(text))
     return found
 
 
-def pinned(name: str) -> tuple[dict[str, str], list[str]]:
+def pinned(name: str, folder: Path = FOLDER) -> tuple[dict[str, str], list[str]]:
     """The versions that one lock file pins on this platform, and what is wrong with the file by itself."""
     pins: dict[str, str] = {}
     problems: list[str] = []
-    blocks = re.split(r"\n(?=[a-z0-9-])", "\n" + (ROOT / "requirements" / f"{name}.txt").read_text())
+    blocks = re.split(r"\n(?=[a-z0-9-])", "\n" + (folder / f"{name}.txt").read_text())
     for block in blocks[1:]:
         head = block.splitlines()[0]
         match = PIN.match(head)

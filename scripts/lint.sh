@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 PATH=$PWD/.venv/bin:$PATH
 
-step_format() { ruff format --check --quiet . || { ruff format --diff . 2>/dev/null | head -n 40; return 1; }; }
+step_format() { ruff format --check --quiet .; }
 step_rules() { ruff check --quiet .; }
 step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels; }
 step_imports() { lint-imports --no-cache --no-logo; }

@@ -1,8 +1,8 @@
 """What every test tier shares: shards of a run."""
 
-import hashlib
-
 import pytest
+
+from tests.support.shards import in_shard
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -10,11 +10,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests of one shard; which shard a test is in depends on its name alone."""
+    """Leaves the tests of one shard, if one was asked for."""
     shard = config.getoption("--shard")
     if shard is None:
         return
-    index, count = (int(part) for part in shard.split("/"))
-    picked = [item for item in items if int(hashlib.sha256(item.nodeid.encode()).hexdigest(), 16) % count == index]
-    config.hook.pytest_deselected(items=[item for item in items if item not in picked])
-    items[:] = picked
+    config.hook.pytest_deselected(items=[item for item in items if not in_shard(item.nodeid, shard)])
+    items[:] = [item for item in items if in_shard(item.nodeid, shard)]
