@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster import iptables, node
 from tests.cluster.paths import ClusterFolder
-from tests.cluster.processes import every_process, read_record
+from tests.cluster.processes import end_recorded, every_process, read_record
 
 # Consumers before what they consume.
 STOP_ORDER = (
@@ -35,6 +35,11 @@ def refuse_another_kubelet(folder: ClusterFolder) -> None:
     for pid, command in every_process():
         if command and Path(command[0]).name == "kubelet" and (recorded is None or pid != recorded.pid):
             raise RuntimeError(f"process {pid} is another cluster's kubelet on this machine: {command[0]}")
+
+
+def stop_daemons(folder: ClusterFolder) -> None:
+    for name in STOP_ORDER:
+        end_recorded(folder.pids / name)
 
 
 def kill_containers(folder: ClusterFolder) -> None:

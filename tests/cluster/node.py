@@ -80,6 +80,7 @@ state = "{self.folder.containerd_root}/state"
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "{runc}"
+      Root = "{self.folder.containerd_root}/runc"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{plugins}"
     conf_dir = "{self.folder.cni}"

@@ -90,7 +90,7 @@ class Daemon:
     def start(self) -> None:
         if self.running():
             return
-        prefix: Sequence[str] = ("setpriv", "--pdeathsig", "TERM") if self.dies_with_parent else ()
+        prefix: Sequence[str] = ("setpriv", "--pdeathsig", "KILL") if self.dies_with_parent else ()
         with self.log.open("ab") as log:
             child = subprocess.Popen(
                 [*prefix, *self.command],
