@@ -17,6 +17,10 @@ class EngineConfig:
     """As the user gave it: demo, a directory, a .gguf file or hf://ORG/NAME@REV."""
     model_path: str
     """Local file or directory that `source` was resolved to."""
+    tokenizer_path: str | None = None
+    """Folder with tokenizer.json, tokenizer_config.json and config.json; filled by convert before anything else starts."""
+    cache_dir: str
+    """Writable folder for converted tokenizers and downloaded models."""
     model_name: str
     model_revision: str | None = None
     model_digest: str | None = None

@@ -1,0 +1,127 @@
+"""First step of a start, in a child process: look at the model's files and make what the other processes read.
+
+    python -m kvik_engine.convert RUN_DIR/config.json
+
+checks the digest, turns a GGUF's metadata into tokenizer.json, tokenizer_config.json and config.json (cached by the
+digest of the metadata), tries the chat template on a sample, and rewrites the configuration with `model_path` and
+`tokenizer_path` filled. Foreign files are parsed here first, so what hangs or dies on them is this process and not the
+server. Exit 78 and one line `Reason: message` when the model cannot be served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.text.chat_template import TemplateError
+from kvik_engine.text.gguf_tokenizer import special_token, tokenizer_from_gguf
+from kvik_engine.text.tokenizer import (
+    CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    TextModel,
+    load_text_model,
+)
+from kvik_engine.weights.gguf_config import config_from_gguf
+from kvik_engine.weights.gguf_header import GGUFHeader, read_header
+from kvik_engine.weights.model_files import check_digest, find_model_files
+
+FORMAT = 1
+"""Raised when the conversion changes, so that an older cache is not used."""
+TEMPLATE_SECONDS = 10
+_SAMPLE = [{"role": "user", "content": "Hello"}]
+
+
+def main() -> int:
+    config_file = Path(sys.argv[1])
+    try:
+        config = prepare(EngineConfig.from_json(config_file.read_text()))
+    except StartError as error:
+        report_start_error(error)
+        return EXIT_START_ERROR
+    config_file.write_text(config.to_json())
+    return 0
+
+
+def prepare(config: EngineConfig) -> EngineConfig:
+    """The configuration with the model's real paths. StartError when it cannot be served."""
+    files = find_model_files(Path(config.model_path))
+    check_digest(files, config.model_digest)
+    folder = files.root if files.gguf is None else converted(files.gguf, Path(config.cache_dir))
+    try_template(load_text_model(folder))
+    return replace(config, model_path=str(files.weights), tokenizer_path=str(folder))
+
+
+def converted(gguf: Path, cache_dir: Path) -> Path:
+    """The folder with the converted files of `gguf`; made unless the cache has it."""
+    header = read_header(gguf)
+    target = cache_dir / "converted" / f"{_head_digest(gguf, header)}-{FORMAT}"
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(dir=target.parent, prefix=".making-"))
+        try:
+            write_converted(header, making)
+            making.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another start was quicker
+                raise
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return target
+
+
+def write_converted(header: GGUFHeader, folder: Path) -> None:
+    """Write the three files that a safetensors model would bring."""
+    metadata = header.metadata
+    config = config_from_gguf(header)
+    tokenizer_from_gguf(metadata).save(str(folder / TOKENIZER_FILE), pretty=False)
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    special: dict[str, Any] = {name: special_token(metadata, key) for name, key in names.items()}
+    template = metadata.get("tokenizer.chat_template")
+    special["chat_template"] = template if isinstance(template, str) else None
+    known = {name: value for name, value in special.items() if value is not None}
+    (folder / TOKENIZER_CONFIG_FILE).write_text(json.dumps(known, ensure_ascii=False, indent=1))
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1))
+
+
+def try_template(model: TextModel, seconds: int = TEMPLATE_SECONDS) -> None:
+    """Render a sample chat. StartError when the template does not end; what it merely refuses is no fault."""
+    if model.template is None:
+        return
+
+    def overran(_signal: int, _frame: FrameType | None) -> None:
+        raise StartError(StartReason.MODEL_INVALID, f"the chat template did not finish in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, overran)
+    signal.alarm(seconds)
+    try:
+        model.template.render(_SAMPLE, max_chars=1 << 20)
+    except TemplateError as error:
+        if isinstance(error.__cause__, StartError):
+            raise error.__cause__ from None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _head_digest(gguf: Path, header: GGUFHeader) -> str:
+    """SHA-256 of all that the conversion reads: the bytes before the tensor data."""
+    with gguf.open("rb") as file:
+        return hashlib.sha256(file.read(header.data_offset)).hexdigest()
+
+
+if __name__ == "__main__":
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""One request as the API process sees it: what the core said of it and nobody has read yet.
+
+News is joined, not queued: a reader that falls behind gets more tokens at once, so what waits is bounded by the
+request's own n x max_tokens. Used by the event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kvik_engine.errors import EngineDead, KvikError
+from kvik_engine.ipc.merge import merge_outputs
+from kvik_engine.ipc.messages import Abort, Output
+
+
+class RequestStream:
+    """Made by EngineClient.submit. Iterate with `next`; always `close` (idempotent), which aborts what still runs."""
+
+    def __init__(self, request_id: int, choices: int, abort: Callable[[Abort], None], api_id: int) -> None:
+        self.request_id = request_id
+        self._api_id = api_id
+        self._abort = abort
+        self._open = set(range(choices))
+        """Choices that the core still computes."""
+        self._unread: dict[int, Output] = {}
+        self._error: KvikError | None = None
+        self._wake = asyncio.Event()
+
+    async def next(self) -> list[Output] | None:
+        """News since the last call, at most one Output a choice; None when every choice has ended and was read.
+
+        Raises EngineDead when the core died, and only after everything it said before was read.
+        """
+        while not self._unread:
+            if self._error is not None:
+                raise self._error
+            if not self._open:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        unread = list(self._unread.values())
+        self._unread.clear()
+        return unread
+
+    def stop_choice(self, choice: int, accepted_tokens: int) -> None:
+        """A stop string ended `choice` after `accepted_tokens` output tokens; the core is told to stop computing it."""
+        self._unread.pop(choice, None)
+        if choice in self._open:
+            self._open.discard(choice)
+            self._abort(Abort(self._api_id, self.request_id, choice, accepted_tokens))
+
+    def close(self) -> None:
+        """Abort the request unless it has ended. Nothing is delivered afterwards."""
+        if self._open and self._error is None:
+            self._abort(Abort(self._api_id, self.request_id))
+        self._open.clear()
+        self._unread.clear()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the core has nothing more to say."""
+        return not self._open or self._error is not None
+
+    def deliver(self, output: Output) -> None:
+        """Called by the client for each Output of this request."""
+        if output.choice not in self._open:
+            return
+        known = self._unread.get(output.choice)
+        self._unread[output.choice] = output if known is None else merge_outputs(known, output)
+        if output.finish is not None:
+            self._open.discard(output.choice)
+        self._wake.set()
+
+    def fail(self, error: KvikError | None = None) -> None:
+        """Called by the client when the core died under this request."""
+        if self._open:
+            self._error = error or EngineDead("The engine stopped while it was answering.")
+            self._wake.set()

@@ -1,0 +1,80 @@
+"""A GGUF's metadata as Hugging Face's config.json. Used by convert alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.weights.gguf_header import GGUFHeader
+
+
+def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:
+    """Describe the model as its original config.json would.
+
+    StartError: ModelUnsupported for another architecture, ModelInvalid when a value is missing or impossible.
+    """
+    architecture = header.metadata.get("general.architecture")
+    make = _ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
+    if make is None:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"the GGUF architecture {architecture!r} is not known ({', '.join(sorted(_ARCHITECTURES))})",
+        )
+    return make(header)
+
+
+def _llama(header: GGUFHeader) -> dict[str, Any]:
+    get = _Values(header.metadata, "llama.")
+    heads = get.count("attention.head_count")
+    hidden = get.count("embedding_length")
+    names = {t.name for t in header.tensors}
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "intermediate_size": get.count("feed_forward_length"),
+        "num_hidden_layers": get.count("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": get.count("attention.head_count_kv", heads),
+        "head_dim": get.count("attention.key_length", hidden // heads),
+        "max_position_embeddings": get.count("context_length"),
+        "rms_norm_eps": get.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": get.number("rope.freq_base", 10000.0),
+        "tie_word_embeddings": "output.weight" not in names,
+        "vocab_size": len(header.metadata.get("tokenizer.ggml.tokens") or []),
+        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": _end_tokens(header.metadata),
+    }
+
+
+_ARCHITECTURES: dict[str, Callable[[GGUFHeader], dict[str, Any]]] = {"llama": _llama}
+
+
+def _end_tokens(metadata: dict[str, Any]) -> list[int]:
+    names = ("eos", "eot", "eom")
+    ids = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in names]
+    return list(dict.fromkeys(i for i in ids if type(i) is int))
+
+
+class _Values:
+    """Typed reading of metadata below a prefix."""
+
+    def __init__(self, metadata: dict[str, Any], prefix: str) -> None:
+        self._metadata = metadata
+        self._prefix = prefix
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive integer below 2**31."""
+        value = self._metadata.get(self._prefix + key, default)
+        if type(value) is not int or not 0 < value < 1 << 31:
+            raise StartError(StartReason.MODEL_INVALID, f"{self._prefix}{key} is {value!r}, not a positive integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._metadata.get(self._prefix + key, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e12:
+            raise StartError(StartReason.MODEL_INVALID, f"{self._prefix}{key} is {value!r}, not a positive number")
+        return float(value)
