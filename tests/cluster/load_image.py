@@ -24,7 +24,7 @@ _PROTECTED = "containerd.io/gc.root"
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """An image in buildah's store. `layers` are (chain id, parent chain id, folder of the layer's files), base first."""
+    """An image in the store. `layers` are (chain id, parent chain id, folder of the files), the base first."""
 
     name: str
     manifest: bytes
