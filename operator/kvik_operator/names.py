@@ -130,6 +130,7 @@ class Reason(StrEnum):
     # The kubelet says so.
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOPING = "CrashLooping"
+    CONTAINER_NOT_CREATED = "ContainerNotCreated"
     STARTUP_TIMED_OUT = "StartupTimedOut"
     # The API server refuses the operator.
     ACCESS_DENIED = "AccessDenied"

@@ -114,9 +114,6 @@ class Store(Protocol):
 
     def pods(self, key: PoolKey) -> Sequence[Object]: ...
 
-    def warnings(self, key: PoolKey) -> Sequence[Object] | None:
-        """Recent Warning Events about the pool's pods and ReplicaSets, newest last; None: not watched."""
-
 
 class Cluster(Protocol):
     """The API server, written to by the leader only. Every method raises errors.ClusterError's subclasses."""
@@ -163,7 +160,6 @@ class Observed:
     children: Mapping[ChildKind, Object]
     """Only those that the store has."""
     pods: tuple[Object, ...]
-    warnings: tuple[Object, ...]
     now: datetime
 
 
@@ -197,9 +193,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """The whole status to write, whether it says anything new, and the Events that tell of it."""
+    """How the status should change, whether it matters at once, and the Events that tell of it."""
 
-    status: Object
+    patch: Object
+    """A merge patch of the status; empty: nothing changed."""
     significant: bool
     """A condition, count, endpoint, decision or reason changed: write now. Else at most once a minute."""
     events: tuple[PlannedEvent, ...] = ()

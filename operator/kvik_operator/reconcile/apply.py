@@ -1,0 +1,86 @@
+"""Writes what differs, and says what could not be written. Decides nothing about what should be there."""
+
+from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from kvik_operator.names import ANNOTATION_POD_DELETION_COST, ChildKind, Reason
+from kvik_operator.reconcile.adoption import Claim, claim
+from kvik_operator.reconcile.drift import is_current
+from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desired, Object, Observed
+
+
+async def apply(cluster: Cluster, observed: Observed, wanted: Desired) -> Applied:
+    """Apply every manifest that is not there yet; a refused one does not keep the others from being tried.
+
+    Raises Conflict and Unavailable (without an answer) for the queue to retry.
+    """
+    children = dict(observed.children)
+    problems: list[ApplyProblem] = []
+    await _mark_victims(cluster, observed, wanted)
+    for manifest in wanted.manifests:
+        kind = ChildKind(manifest["kind"])
+        try:
+            stored = await _ensure(cluster, observed, kind, manifest)
+        except NotFound:
+            return Applied(children, gone=True)
+        except Refused as error:
+            if error.namespace_terminating:
+                return Applied(children, gone=True)
+            problems.append(_refused(error))
+        except Unavailable as error:
+            if error.status is None:
+                raise
+            problems.append(ApplyProblem(Reason.APPLY_REFUSED, str(error)))
+        else:
+            if isinstance(stored, ApplyProblem):
+                problems.append(stored)
+            else:
+                children[kind] = stored
+    for kind in wanted.unwanted:
+        await _remove(cluster, observed, kind)
+        children.pop(kind, None)
+    return Applied(children, tuple(problems))
+
+
+async def _ensure(cluster: Cluster, observed: Observed, kind: ChildKind, manifest: Object) -> Object | ApplyProblem:
+    """The child as it is in the cluster once it is what the manifest says."""
+    stored = observed.children.get(kind) or await cluster.read_child(kind, observed.key)
+    if stored is not None:
+        match claim(stored, observed.key, observed.pool.uid):
+            case Claim.FOREIGN:
+                return _foreign(kind, manifest["metadata"]["name"])
+            case Claim.GOING:
+                name = manifest["metadata"]["name"]
+                return ApplyProblem(Reason.STARTING, f"waiting until the old {kind} {name} is gone")
+            case Claim.OURS:
+                pass
+        if is_current(stored, manifest):
+            return stored
+    return await cluster.apply(manifest)
+
+
+async def _mark_victims(cluster: Cluster, observed: Observed, wanted: Desired) -> None:
+    """Before the Deployment shrinks. Best effort: without the mark the wrong pod drains, and nothing breaks."""
+    for name, cost in wanted.deletion_costs.items():
+        try:
+            await cluster.annotate_pod(observed.key.namespace, name, {ANNOTATION_POD_DELETION_COST: cost})
+        except (NotFound, Conflict, Refused):
+            continue
+
+
+async def _remove(cluster: Cluster, observed: Observed, kind: ChildKind) -> None:
+    """Delete a child of ours that is not wanted any more; somebody else's stays."""
+    stored = observed.children[kind]
+    if claim(stored, observed.key, observed.pool.uid) is Claim.OURS:
+        await cluster.delete(kind, observed.key, stored["metadata"]["uid"])
+
+
+def _refused(error: ClusterError) -> ApplyProblem:
+    if isinstance(error, Refused) and error.access_denied:
+        return ApplyProblem(Reason.ACCESS_DENIED, f"the operator lacks a permission: {error}")
+    if "exceeded quota" in error.message:
+        return ApplyProblem(Reason.QUOTA_EXCEEDED, str(error))
+    return ApplyProblem(Reason.APPLY_REFUSED, str(error))
+
+
+def _foreign(kind: ChildKind, name: str) -> ApplyProblem:
+    text = f"{kind} {name} exists and is not this pool's: rename the pool, or delete the {kind}"
+    return ApplyProblem(Reason.FOREIGN_OBJECT, text)

@@ -1,0 +1,60 @@
+"""What should be in the cluster for one pool. Pure: observed state and options in, manifests out."""
+
+from collections.abc import Callable
+
+from kvik_operator.crd.inferencepool import Device, PoolSpec
+from kvik_operator.names import ChildKind
+from kvik_operator.objects.deployment import deployment
+from kvik_operator.objects.disruption_budget import disruption_budget
+from kvik_operator.objects.network_policy import network_policy
+from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.objects.service import service
+from kvik_operator.objects.service_account import service_account
+from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions
+from kvik_operator.reconcile.victims import deletion_costs
+
+
+def desired(observed: Observed, options: ReconcileOptions, work: Callable[[str], int | None]) -> Desired:
+    """`work` gives a pod's requests in flight by its uid. Raises PoolError for a spec that cannot be carried out."""
+    key, uid, spec, effective = observed.key, observed.pool.uid, observed.pool.spec, observed.effective
+    replicas = wanted_replicas(spec)
+    template = pod_template(key, spec, effective, engine_image(spec.resources.device, options))
+    manifests: list[Object] = [
+        service_account(key, uid, spec.template.service_account_annotations),
+        service(key, uid),
+        disruption_budget(key, uid),
+        deployment(key, uid, template, replicas, effective.startup_timeout),
+    ]
+    policy = options.network_policy
+    if policy.enabled:
+        manifests.insert(1, network_policy(key, uid, policy.api_from, policy.metrics_from, policy.operator_peer))
+    present = {ChildKind(manifest["kind"]) for manifest in manifests}
+    return Desired(
+        manifests=tuple(manifests),
+        unwanted=tuple(kind for kind in observed.children if kind not in present),
+        replicas=replicas,
+        deletion_costs=deletion_costs(observed.pods, deployed_replicas(observed) - replicas, work),
+    )
+
+
+def wanted_replicas(spec: PoolSpec) -> int:
+    """0 is a hand on the switch and stays 0; else `scaling` bounds what anybody wrote."""
+    if spec.scaling is None or spec.replicas == 0:
+        return spec.replicas
+    return min(max(spec.replicas, spec.scaling.min_replicas), spec.scaling.max_replicas)
+
+
+def deployed_replicas(observed: Observed) -> int:
+    """Replicas that the Deployment has now; 0 without one."""
+    deployed = observed.children.get(ChildKind.DEPLOYMENT)
+    return 0 if deployed is None else int((deployed.get("spec") or {}).get("replicas", 1))
+
+
+def takes_away(observed: Observed, wanted: Desired) -> bool:
+    """Something would be scaled down or deleted: worth a fresh look at the pool before."""
+    return bool(wanted.unwanted) or wanted.replicas < deployed_replicas(observed)
+
+
+def engine_image(device: Device, options: ReconcileOptions) -> EngineImage:
+    reference = options.images.gpu if device is Device.GPU else options.images.cpu
+    return EngineImage(reference, options.image_pull_policy, options.hf_endpoint)

@@ -1,0 +1,202 @@
+"""What one engine pod is doing, and what is wrong with it, by what kubelet and scheduler wrote into its status. Pure.
+
+A pod's own explanation (`Reason: message` in a termination message) wins over what can be said from outside.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from kvik_operator.crd.conditions import parse_timestamp
+from kvik_operator.names import CONTAINER_ENGINE, CONTAINER_MODEL, ENGINE_REASONS, LABEL_TEMPLATE_HASH, Reason
+from kvik_operator.reconcile.types import Object
+
+MOUNT_PATIENCE: Final = timedelta(seconds=20)
+"""A scheduled pod whose volumes and network take longer than this is said to be stuck."""
+_IMAGE_REASONS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_REASON_LINE: Final = re.compile(r"^(?:.*\s)?([A-Z][A-Za-z]+): (.+)$")
+
+
+class Phase(StrEnum):
+    """How far a pod has come. READY serves; the others do not yet, or not any more."""
+
+    SCHEDULING = "Scheduling"
+    PREPARING = "Preparing"
+    FETCHING = "Fetching"
+    LOADING = "Loading"
+    READY = "Ready"
+    UNREADY = "Unready"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a pod does not get on, said so that a person can act."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    name: str
+    uid: str
+    template_hash: str | None
+    phase: Phase
+    problem: Problem | None
+
+    @property
+    def ready(self) -> bool:
+        return self.phase is Phase.READY
+
+
+def live_pods(pods: Sequence[Object]) -> list[Object]:
+    """Pods that count: neither terminating nor ended (an evicted pod stays listed as Failed)."""
+    return [
+        pod
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and (pod.get("status") or {}).get("phase") not in ("Failed", "Succeeded")
+    ]
+
+
+def pod_state(pod: Object, now: datetime, startup_timeout: timedelta) -> PodState:
+    metadata = pod["metadata"]
+    phase = _phase(pod)
+    problem = None if phase is Phase.READY else _problem(pod, phase, now, startup_timeout)
+    return PodState(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        template_hash=(metadata.get("labels") or {}).get(LABEL_TEMPLATE_HASH),
+        phase=phase,
+        problem=problem,
+    )
+
+
+def is_ready(pod: Object) -> bool:
+    ready = pod_condition(pod, "Ready")
+    return ready is not None and ready.get("status") == "True"
+
+
+def pod_condition(pod: Object, type_: str) -> Object | None:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == type_), None)
+
+
+def container_status(pod: Object, name: str) -> Object | None:
+    return next((status for status in _container_statuses(pod) if status.get("name") == name), None)
+
+
+def _container_statuses(pod: Object) -> Iterator[Object]:
+    status = pod.get("status") or {}
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _phase(pod: Object) -> Phase:
+    if is_ready(pod):
+        return Phase.READY
+    scheduled = pod_condition(pod, "PodScheduled")
+    if scheduled is None or scheduled.get("status") != "True":
+        return Phase.SCHEDULING
+    engine, model = container_status(pod, CONTAINER_ENGINE), container_status(pod, CONTAINER_MODEL)
+    if engine is not None and "running" in (engine.get("state") or {}):
+        return Phase.UNREADY if engine.get("started") else Phase.LOADING
+    if model is not None and "running" in (model.get("state") or {}):
+        return Phase.FETCHING
+    return Phase.PREPARING
+
+
+def _problem(pod: Object, phase: Phase, now: datetime, startup_timeout: timedelta) -> Problem | None:
+    """The first of these that holds; None while the pod is just on its way."""
+    name = pod["metadata"]["name"]
+    if phase is Phase.SCHEDULING:
+        return _unscheduled(pod, name)
+    for status in _container_statuses(pod):
+        problem = _container_problem(status, name, startup_timeout)
+        if problem is not None:
+            return problem
+    if phase is Phase.PREPARING:
+        return _stuck(pod, name, now)
+    if phase is Phase.UNREADY:
+        return Problem(Reason.PODS_NOT_READY, f"Pod {name}: the engine was ready and no longer answers /ready")
+    return None
+
+
+def _unscheduled(pod: Object, name: str) -> Problem | None:
+    scheduled = pod_condition(pod, "PodScheduled")
+    if scheduled is None or scheduled.get("reason") not in ("Unschedulable", "SchedulingGated"):
+        return None
+    return Problem(Reason.UNSCHEDULABLE, f"Pod {name}: {scheduled.get('message') or 'no node fits'}")
+
+
+def _container_problem(status: Object, pod_name: str, startup_timeout: timedelta) -> Problem | None:
+    state = status.get("state") or {}
+    waiting = state.get("waiting") or {}
+    why, detail = waiting.get("reason"), waiting.get("message") or ""
+    where = f"Pod {pod_name}"
+    if why in _IMAGE_REASONS:
+        return Problem(Reason.IMAGE_PULL_FAILED, f"{where}: image {status.get('image')}: {detail or why}")
+    if why in _CREATE_REASONS:
+        return Problem(Reason.CONTAINER_NOT_CREATED, f"{where}, container {status.get('name')}: {why}: {detail}")
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    if ended is None or ended.get("exitCode") == 0:
+        return None
+    return _exit_problem(ended, status, where, startup_timeout)
+
+
+def _exit_problem(ended: Object, status: Object, where: str, startup_timeout: timedelta) -> Problem:
+    """Why a container ended with an error, in its own words where it left any."""
+    container = f"{where}, container {status.get('name')}"
+    own = engine_reason(ended.get("message") or "")
+    if own is not None:
+        return Problem(own[0], f"{where}: {own[1]}")
+    if ended.get("reason") == "OOMKilled":
+        return Problem(Reason.OUT_OF_MEMORY, f"{container}: killed for using more than its memory limit")
+    restarts = status.get("restartCount", 0)
+    if status.get("name") == CONTAINER_ENGINE and not status.get("started") and _ran(ended) >= startup_timeout * 0.9:
+        text = f"{container}: not ready within startup.timeout, restarted {restarts} times"
+        return Problem(Reason.STARTUP_TIMED_OUT, text)
+    last_words = (ended.get("message") or "").strip().rsplit("\n", 1)[-1]
+    text = f"{container}: exit code {ended.get('exitCode')}, restarted {restarts} times"
+    return Problem(Reason.CRASH_LOOPING, f"{text}: {last_words}" if last_words else text)
+
+
+def engine_reason(message: str) -> tuple[Reason, str] | None:
+    """The last line of a termination message of the form `Reason: text` with a reason we know.
+
+    The message may be the tail of a log (terminationMessagePolicy FallbackToLogsOnError), so anything may stand around.
+    """
+    for line in reversed(message.splitlines()):
+        match = _REASON_LINE.match(line.strip())
+        if match is not None and match.group(1) in ENGINE_REASONS:
+            return Reason(match.group(1)), match.group(2)
+    return None
+
+
+def _stuck(pod: Object, name: str, now: datetime) -> Problem | None:
+    """A pod with a node whose sandbox is not up yet: usually a volume, Secret or claim that cannot be mounted."""
+    scheduled, sandbox = pod_condition(pod, "PodScheduled"), pod_condition(pod, "PodReadyToStartContainers")
+    if scheduled is None or sandbox is None or sandbox.get("status") == "True":
+        return None
+    since = _time(scheduled, "lastTransitionTime")
+    if since is None or now - since < MOUNT_PATIENCE:
+        return None
+    text = f"Pod {name}: scheduled {int((now - since).total_seconds())} s ago and still without volumes or network;"
+    return Problem(Reason.MOUNT_FAILED, f"{text} check that its Secrets and claims exist: kubectl describe pod {name}")
+
+
+def _ran(ended: Mapping[str, Any]) -> timedelta:
+    started, finished = _time(ended, "startedAt"), _time(ended, "finishedAt")
+    return finished - started if started is not None and finished is not None else timedelta()
+
+
+def _time(value: Mapping[str, Any], field: str) -> datetime | None:
+    text = value.get(field)
+    return parse_timestamp(text) if text else None

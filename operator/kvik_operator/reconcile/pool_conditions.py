@@ -1,0 +1,206 @@
+"""The pool's five conditions, decided from its pods, its Deployment and what could not be applied. Pure.
+
+Ready means: the endpoint answers, so at least one pod is ready. What else is wrong stands in Degraded and
+RolloutComplete, each with a reason that a person can act on.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvik_operator.crd.conditions import Condition
+from kvik_operator.names import ENGINE_REASONS, LABEL_TEMPLATE_HASH, ChildKind, ConditionType, Reason
+from kvik_operator.reconcile.pod_state import Phase, PodState, Problem
+from kvik_operator.reconcile.types import Applied, EngineInfo, Object, Observed, ScalingReport
+
+_BY_URGENCY: Final = (
+    *sorted(ENGINE_REASONS),
+    Reason.OUT_OF_MEMORY,
+    Reason.STARTUP_TIMED_OUT,
+    Reason.CRASH_LOOPING,
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CONTAINER_NOT_CREATED,
+    Reason.UNSCHEDULABLE,
+    Reason.MOUNT_FAILED,
+    Reason.PODS_NOT_READY,
+)
+_ON_THE_WAY: Final = {
+    Phase.SCHEDULING: (Reason.STARTING, "waiting for a node"),
+    Phase.PREPARING: (Reason.STARTING, "the node prepares volumes and images"),
+    Phase.FETCHING: (Reason.MODEL_FETCHING, "fetching the model"),
+    Phase.LOADING: (Reason.MODEL_LOADING, "the engine loads the model"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the conditions are decided from."""
+
+    wanted: int
+    """Replicas asked for, within the bounds of `scaling`."""
+    pods: Sequence[PodState]
+    """Pods that count, of all revisions."""
+    infos: Sequence[EngineInfo]
+    """What ready pods of the current template said."""
+    applied: Applied
+    scaling: ScalingReport | None
+    observed: Observed
+
+    @property
+    def ready(self) -> int:
+        return sum(pod.ready for pod in self.pods)
+
+    @property
+    def stopped(self) -> bool:
+        return self.wanted == 0
+
+    @property
+    def deployment(self) -> Object | None:
+        return self.applied.children.get(ChildKind.DEPLOYMENT)
+
+
+def pool_conditions(findings: Findings) -> list[Condition]:
+    problem = first_problem(findings)
+    return [
+        _ready(findings, problem),
+        _model_loaded(findings, problem),
+        _scaling_active(findings),
+        _rollout_complete(findings, problem),
+        _degraded(findings, problem),
+    ]
+
+
+def first_problem(findings: Findings) -> Problem | None:
+    """What to tell first: what could not be applied, then what the newest pods say, then the older ones."""
+    if findings.applied.problems:
+        problem = findings.applied.problems[0]
+        return Problem(problem.reason, problem.message)
+    if findings.stopped:
+        return None
+    refused = _refused_pods(findings.deployment)
+    if refused is not None:
+        return refused
+    newest = _template_hash(findings.deployment)
+    current = [pod for pod in findings.pods if pod.template_hash == newest]
+    return _most_urgent(current) or _most_urgent(findings.pods)
+
+
+def _ready(findings: Findings, problem: Problem | None) -> Condition:
+    type_ = ConditionType.READY
+    if findings.ready > 0:
+        message = f"{findings.ready} of {findings.wanted} pods ready"
+        return Condition(type_, "True", Reason.PODS_READY, message)
+    if findings.stopped and (problem is None or not findings.applied.problems):
+        return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0")
+    if problem is not None:
+        return Condition(type_, "False", problem.reason, problem.message)
+    reason, message = _progress(findings)
+    return Condition(type_, "False", reason, message)
+
+
+def _model_loaded(findings: Findings, problem: Problem | None) -> Condition:
+    type_ = ConditionType.MODEL_LOADED
+    if findings.ready > 0:
+        name = findings.observed.effective.model.name
+        count = f"{findings.ready} pod" if findings.ready == 1 else f"{findings.ready} pods"
+        return Condition(type_, "True", Reason.MODEL_LOADED, f"{name} is loaded in {count}")
+    if findings.stopped:
+        return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0")
+    if problem is not None:
+        return Condition(type_, "False", problem.reason, problem.message)
+    reason, message = _progress(findings)
+    return Condition(type_, "False", reason, message)
+
+
+def _scaling_active(findings: Findings) -> Condition:
+    type_ = ConditionType.SCALING_ACTIVE
+    if findings.observed.effective.scaling is None:
+        return Condition(type_, "False", Reason.FIXED_REPLICAS, "spec.scaling is absent: replicas are fixed")
+    if findings.stopped:
+        return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0: set it to 1 or more to scale again")
+    report = findings.scaling
+    if report is None:
+        return Condition(type_, "False", Reason.OBSERVING_LOAD, "no load has been read yet")
+    return Condition(type_, "True" if report.active else "False", report.reason, report.message)
+
+
+def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
+    type_, wanted = ConditionType.ROLLOUT_COMPLETE, findings.wanted
+    deployed = findings.deployment
+    status = (deployed or {}).get("status") or {}
+    updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
+    seen = deployed is not None and status.get("observedGeneration", 0) >= deployed["metadata"].get("generation", 1)
+    if seen and not findings.applied.problems and updated == total == wanted == status.get("availableReplicas", 0):
+        message = "all pods are of the current specification" if wanted else "there are no pods"
+        return Condition(type_, "True", Reason.ROLLOUT_COMPLETE, message)
+    if problem is not None:
+        return Condition(type_, "False", problem.reason, problem.message)
+    progressing = _deployment_condition(deployed, "Progressing")
+    if progressing is not None and progressing.get("reason") == "ProgressDeadlineExceeded":
+        message = progressing.get("message") or "the Deployment makes no progress"
+        return Condition(type_, "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message)
+    message = f"{updated} of {wanted} pods are of the current specification, {max(0, total - updated)} old ones left"
+    return Condition(type_, "False", Reason.ROLLING_OUT, message)
+
+
+def _degraded(findings: Findings, problem: Problem | None) -> Condition:
+    type_ = ConditionType.DEGRADED
+    if problem is not None:
+        return Condition(type_, "True", problem.reason, problem.message)
+    differs = _model_differs(findings.infos)
+    if differs is not None:
+        return Condition(type_, "True", Reason.MODEL_DIFFERS, differs)
+    return Condition(type_, "False", Reason.AS_EXPECTED, "nothing is known to be wrong")
+
+
+def _progress(findings: Findings) -> tuple[Reason, str]:
+    """How far the furthest pod is, while nothing is wrong."""
+    if not findings.pods:
+        return Reason.STARTING, "no pod has been created yet"
+    order = list(_ON_THE_WAY)
+    furthest = max(findings.pods, key=lambda pod: order.index(pod.phase) if pod.phase in order else -1)
+    reason, message = _ON_THE_WAY.get(furthest.phase, (Reason.STARTING, "starting"))
+    return reason, f"Pod {furthest.name}: {message}"
+
+
+def _most_urgent(pods: Sequence[PodState]) -> Problem | None:
+    """One problem for all pods: the most urgent kind, of the first pod by name, with how many pods share it."""
+    problems = [(pod.name, pod.problem) for pod in pods if pod.problem is not None]
+    if not problems:
+        return None
+    counts = Counter(problem.reason for _, problem in problems)
+    reason = min(counts, key=_BY_URGENCY.index)
+    _, problem = min((item for item in problems if item[1].reason is reason), key=lambda item: item[0])
+    others = counts[reason] - 1
+    return Problem(reason, f"{problem.message} (and {others} more pods)") if others else problem
+
+
+def _refused_pods(deployed: Object | None) -> Problem | None:
+    """The API server refuses to create the pods: quota, admission, pod security."""
+    failure = _deployment_condition(deployed, "ReplicaFailure")
+    if failure is None or failure.get("status") != "True":
+        return None
+    message = failure.get("message") or "pods cannot be created"
+    reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.PODS_REFUSED
+    return Problem(reason, message)
+
+
+def _deployment_condition(deployed: Object | None, type_: str) -> Object | None:
+    conditions = ((deployed or {}).get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == type_), None)
+
+
+def _template_hash(deployed: Object | None) -> str | None:
+    template = ((deployed or {}).get("spec") or {}).get("template") or {}
+    value = ((template.get("metadata") or {}).get("labels") or {}).get(LABEL_TEMPLATE_HASH)
+    return None if value is None else str(value)
+
+
+def _model_differs(infos: Sequence[EngineInfo]) -> str | None:
+    """A branch or a claim moved between two pods' starts: they answer differently."""
+    for what in ("revision", "digest"):
+        values = sorted({value for info in infos if (value := getattr(info, what)) is not None})
+        if len(values) > 1:
+            return f"pods serve different model {what}s: {', '.join(values)}; pin the source and roll the pool"
+    return None

@@ -1,0 +1,117 @@
+"""One look at one pool: observe -> desired -> apply -> status. Everything about a pool's life follows from here.
+
+Level-based: each run reads all and computes all, and writes only what differs; how often it runs does not matter.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from kvik_operator.errors import NotFound, PoolError
+from kvik_operator.names import PoolKey, Reason
+from kvik_operator.reconcile.apply import apply
+from kvik_operator.reconcile.desired import desired, takes_away
+from kvik_operator.reconcile.observe import observe
+from kvik_operator.reconcile.pod_state import is_ready, live_pods
+from kvik_operator.reconcile.status import Reports, invalid_spec, status_update
+from kvik_operator.reconcile.types import (
+    Applied,
+    Board,
+    Cluster,
+    Desired,
+    Object,
+    Observed,
+    ReconcileOptions,
+    Requeue,
+    StatusUpdate,
+    Store,
+)
+
+log = logging.getLogger(__name__)
+
+CALM_STATUS_EVERY: Final = timedelta(minutes=1)
+"""A change of wording alone is written this often."""
+RESYNC: Final = Requeue(60.0)
+WATCH_CLOSELY: Final = Requeue(10.0)
+"""While something is wrong or under way: permissions, quotas and foreign objects change without an event to us."""
+LOOK_AGAIN_SOON: Final = Requeue(2.0)
+"""The store lags behind, or an earlier pool's children are still being collected."""
+
+
+class Reconciler:
+    """Keeps nothing about a pool but when its status was last written; all else is read anew each time."""
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        board: Board,
+        options: ReconcileOptions,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._board = board
+        self._options = options
+        self._now = now
+        self._status_written: dict[PoolKey, datetime] = {}
+
+    async def reconcile(self, key: PoolKey) -> Requeue | None:
+        """Returns when to look again; None: the pool is gone. Raises ClusterError for the queue to retry."""
+        raw = self._store.pool(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            self._forget(key)
+            return None
+        try:
+            observed = observe(key, raw, self._store, self._now())
+            wanted = desired(observed, self._options, self._board.work)
+            if takes_away(observed, wanted) and await self._is_outdated(observed):
+                return LOOK_AGAIN_SOON
+            applied = await apply(self._cluster, observed, wanted)
+        except PoolError as error:
+            return await self._write_status(key, raw, invalid_spec(key, raw, error, self._now()), RESYNC)
+        if applied.gone:
+            self._forget(key)
+            return None
+        update = status_update(observed, wanted.replicas, applied, self._reports(observed))
+        return await self._write_status(key, raw, update, _next_look(applied, observed, wanted))
+
+    async def _is_outdated(self, observed: Observed) -> bool:
+        """Before anything is taken away: the pool must still be the one that was observed."""
+        fresh = await self._cluster.read_pool(observed.key)
+        metadata = {} if fresh is None else fresh["metadata"]
+        same = metadata.get("uid") == observed.pool.uid and metadata.get("generation") == observed.pool.generation
+        return not same or "deletionTimestamp" in metadata
+
+    async def _write_status(self, key: PoolKey, raw: Object, update: StatusUpdate, then: Requeue) -> Requeue | None:
+        """Events come after the status was written, so that they never tell of what nobody can see."""
+        now, last = self._now(), self._status_written.get(key)
+        calm = last is not None and now - last < CALM_STATUS_EVERY
+        if not update.patch or (calm and not update.significant):
+            return then
+        try:
+            await self._cluster.patch_status(key, update.patch, raw["metadata"].get("resourceVersion"))
+        except NotFound:
+            self._forget(key)
+            return None
+        self._status_written[key] = now
+        for event in update.events:
+            self._cluster.emit(event)
+        return then
+
+    def _reports(self, observed: Observed) -> Reports:
+        uids = [pod["metadata"].get("uid", "") for pod in observed.pods]
+        infos = {uid: info for uid in uids if (info := self._board.info(uid)) is not None}
+        return Reports(infos, self._board.scaling(observed.key))
+
+    def _forget(self, key: PoolKey) -> None:
+        self._status_written.pop(key, None)
+
+
+def _next_look(applied: Applied, observed: Observed, wanted: Desired) -> Requeue:
+    if any(problem.reason is Reason.STARTING for problem in applied.problems):
+        return LOOK_AGAIN_SOON
+    pods = live_pods(observed.pods)
+    settled = not applied.problems and len(pods) == wanted.replicas and all(is_ready(pod) for pod in pods)
+    return RESYNC if settled else WATCH_CLOSELY

@@ -1,0 +1,191 @@
+"""The pool's status and the Events about it. Pure: everything known in, one merge patch out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from kvik_operator.crd.conditions import Condition, find, timestamp, to_api
+from kvik_operator.errors import PoolError
+from kvik_operator.names import LABEL_POOL, ConditionType, PoolKey, Reason
+from kvik_operator.objects.service import endpoint
+from kvik_operator.reconcile.effective_status import effective_status, prune
+from kvik_operator.reconcile.pod_state import PodState, live_pods, pod_state
+from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions
+from kvik_operator.reconcile.startup_times import slowest_start
+from kvik_operator.reconcile.types import (
+    Applied,
+    EngineInfo,
+    Object,
+    Observed,
+    PlannedEvent,
+    ScaleStep,
+    ScalingReport,
+    StatusUpdate,
+)
+
+Json = dict[str, Any]
+
+MAX_HISTORY: Final = 5
+MAX_FORMULA: Final = 256
+_CALM: Final = frozenset(
+    {Reason.STARTING, Reason.MODEL_FETCHING, Reason.MODEL_LOADING, Reason.STOPPED, Reason.PODS_READY}
+    | {Reason.ROLLING_OUT, Reason.ROLLOUT_COMPLETE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What engines and autoscaler said: infos by pod uid."""
+
+    infos: Mapping[str, EngineInfo]
+    scaling: ScalingReport | None
+
+
+def status_update(observed: Observed, wanted: int, applied: Applied, reports: Reports) -> StatusUpdate:
+    """`wanted` is the number of replicas asked for, within the bounds of `scaling`."""
+    pods = live_pods(observed.pods)
+    states = [pod_state(pod, observed.now, observed.effective.startup_timeout) for pod in pods]
+    ready_pods = [pod for pod, state in zip(pods, states, strict=True) if state.ready]
+    infos = [info for pod in ready_pods if (info := reports.infos.get(pod["metadata"].get("uid", ""))) is not None]
+    findings = Findings(wanted, states, infos, applied, reports.scaling, observed)
+    previous = observed.pool.status
+    conditions = to_api(
+        pool_conditions(findings), previous.get("conditions") or (), observed.pool.generation, observed.now
+    )
+    status = prune(
+        {
+            "observedGeneration": observed.pool.generation,
+            **_counts(observed.key, wanted, states),
+            "conditions": conditions,
+            "effective": effective_status(observed.effective),
+            "model": _model(infos) or previous.get("model"),
+            "startup": slowest_start(ready_pods, reports.infos, observed.effective.startup_timeout)
+            or previous.get("startup"),
+            "scaling": None if observed.effective.scaling is None else _scaling(reports.scaling, previous),
+        }
+    )
+    return _update(observed.key, observed.pool.uid, previous, status)
+
+
+def invalid_spec(key: PoolKey, raw: Object, error: PoolError, now: datetime) -> StatusUpdate:
+    """The spec cannot be read: say which field, leave everything that runs alone."""
+    previous, metadata = raw.get("status") or {}, raw["metadata"]
+    generation = metadata.get("generation", 1)
+    conditions = [
+        Condition(type_, "True" if type_ is ConditionType.DEGRADED else "False", Reason.INVALID_SPEC, str(error))
+        for type_ in (ConditionType.READY, ConditionType.DEGRADED)
+    ]
+    written = to_api(conditions, previous.get("conditions") or (), generation, now)
+    kept = [item for item in previous.get("conditions") or () if find(written, item["type"]) is None]
+    status = {**previous, "observedGeneration": generation, "conditions": [*written, *kept]}
+    return _update(key, metadata["uid"], previous, status)
+
+
+def _counts(key: PoolKey, wanted: int, states: Sequence[PodState]) -> Json:
+    ready = sum(state.ready for state in states)
+    return {
+        "ready": f"{ready}/{wanted}",
+        "replicas": len(states),
+        "readyReplicas": ready,
+        "selector": f"{LABEL_POOL}={key.name}",
+        "endpoint": endpoint(key),
+    }
+
+
+def _model(infos: Sequence[EngineInfo]) -> Json | None:
+    """As the ready pods report it; the smallest where their capacities differ."""
+    if not infos:
+        return None
+    first = infos[0]
+    return prune(
+        {
+            "name": first.model_name,
+            "revision": first.revision,
+            "digest": first.digest,
+            "parameters": first.parameters,
+            "dtype": first.dtype,
+            "contextTokens": _least([info.context for info in infos]),
+            "kvBytesPerToken": first.kv_bytes_per_token,
+            "maxTokens": _least([info.kv_max_tokens for info in infos]),
+        }
+    )
+
+
+def _least(values: Sequence[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _scaling(report: ScalingReport | None, previous: Object) -> Json:
+    """A fresh operator knows nothing of the past: history comes from the status that its predecessor wrote."""
+    before: Object = previous.get("scaling") or {}
+    if report is None:
+        return dict(before)
+    steps = {step["time"]: step for step in before.get("history") or ()}
+    steps |= {step["time"]: step for step in map(_step, report.history)}
+    history = [steps[time] for time in sorted(steps, reverse=True)][:MAX_HISTORY]
+    last = None if report.last_decision is None else timestamp(report.last_decision)
+    return {
+        "desired": report.desired,
+        "reason": report.message,
+        "lastDecisionTime": last or before.get("lastDecisionTime"),
+        "history": history or None,
+    }
+
+
+def _step(step: ScaleStep) -> Json:
+    return {
+        "time": timestamp(step.time),
+        "from": step.from_replicas,
+        "to": step.to_replicas,
+        "reason": step.reason,
+        "winner": step.winner,
+        "loadPercent": step.load_percent,
+        "formula": step.formula[:MAX_FORMULA],
+    }
+
+
+def _update(key: PoolKey, uid: str, previous: Object, status: Object) -> StatusUpdate:
+    patch = merge_patch(previous, status)
+    significant = bool(patch) and _essence(previous) != _essence(status)
+    return StatusUpdate(patch, significant, tuple(_events(key, uid, previous, status)))
+
+
+def _essence(status: Object) -> Json:
+    """Without the wording, which may change with every reading."""
+    conditions = [
+        {name: value for name, value in condition.items() if name != "message"}
+        for condition in status.get("conditions") or ()
+    ]
+    scaling = {name: value for name, value in (status.get("scaling") or {}).items() if name != "reason"}
+    return {**status, "conditions": conditions, "scaling": scaling}
+
+
+def merge_patch(before: Object, after: Object) -> Json:
+    """The RFC 7386 patch that turns `before` into `after`."""
+    patch: Json = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if inner := merge_patch(old, value):
+                patch[name] = inner
+        elif value != old:
+            patch[name] = value
+    return patch
+
+
+def _events(key: PoolKey, uid: str, previous: Object, status: Object) -> Iterator[PlannedEvent]:
+    """One for each condition that changed its status or reason, worded as the condition; equal ones once."""
+    told: set[str] = set()
+    for type_ in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.ROLLOUT_COMPLETE):
+        old = find(previous.get("conditions") or (), type_)
+        new = find(status.get("conditions") or (), type_)
+        if new is None or new["reason"] in told or (old is None and new["status"] == "False" and type_ != "Ready"):
+            continue
+        if old is not None and (old.get("status"), old.get("reason")) == (new["status"], new["reason"]):
+            continue
+        if type_ is ConditionType.DEGRADED and new["status"] == "False":
+            continue
+        told.add(new["reason"])
+        kind: Literal["Normal", "Warning"] = "Normal" if new["reason"] in _CALM else "Warning"
+        yield PlannedEvent(key, kind, new["reason"], new["message"], uid)
