@@ -40,17 +40,20 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench
 
 ##@ Test
-.PHONY: test test-all test-unit test-kernels test-integration test-e2e
-test: setup ## Lint, then every tier without its long tests
+.PHONY: test test-all test-unit test-kernels test-integration test-e2e triton36
+triton36: setup
+	@scripts/setup_triton36.sh
+
+test: triton36 ## Lint, then every tier without its long tests
 	@$(TIERS) lint unit property contract kernels integration faults e2e
 
-test-all: setup ## Every tier with its long tests
+test-all: triton36 ## Every tier with its long tests
 	@$(TIERS) --long lint unit property contract kernels integration faults e2e
 
 test-unit: setup ## Pure logic, property tests and the contract between operator and engine
 	@$(TIERS) unit property contract
 
-test-kernels: setup ## Kernels against their plain truth, and compiled without a GPU
+test-kernels: triton36 ## Kernels against their plain truth, and compiled without a GPU
 	@$(TIERS) kernels
 
 test-integration: setup ## Real engine processes, and faults on a control plane without a kubelet

@@ -90,7 +90,9 @@ def packages_differ() -> list[str]:
 
 
 def main() -> int:
-    problems = packages_differ()
+    oldest_triton, problems = pinned("triton36")
+    problems += unmet("triton36", oldest_triton, asked("triton36"), "triton36.in")
+    problems += packages_differ()
     versions: dict[str, str] = {}
     for name in LOCKS:
         pins, found = pinned(name)

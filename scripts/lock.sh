@@ -4,15 +4,21 @@
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"
 
-upgrade=()
+options=()
 for package in "$@"; do
-    upgrade+=(--upgrade-package "$package")
+    options+=(--upgrade-package "$package")
 done
 
-constraints=()
-for name in uv engine operator dev; do
+lock() {
+    local name=$1
     ../.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-        --custom-compile-command scripts/lock.sh "${constraints[@]}" "${upgrade[@]}" "$name.in" --output-file "$name.txt"
-    constraints+=(--constraint "$name.txt")
+        --custom-compile-command scripts/lock.sh "${options[@]}" "$name.in" --output-file "$name.txt"
     echo "requirements/$name.txt: $(grep -c '^[a-z0-9]' "$name.txt") packages"
+}
+
+lock triton36
+# The environments below may be one environment: a package has the same version in each.
+for name in uv engine operator dev; do
+    lock "$name"
+    options+=(--constraint "$name.txt")
 done
