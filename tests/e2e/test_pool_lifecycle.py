@@ -1,0 +1,212 @@
+"""One pool's life on a real cluster, from `kubectl apply` to `helm uninstall`. Each test builds on those before it."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.conftest import Images, Release
+from tests.support.in_cluster_traffic import run_python, traffic
+from tests.support.kubectl import Kubectl, KubectlError, condition, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "smollm2.yaml"
+POOL = "inferencepools.kvik.dev"
+NAME = "smollm2"
+MODEL = "smollm2-135m-instruct"
+URL = f"http://{NAME}.kvik-e2e.svc.cluster.local:8000/v1"
+PODS = f"kvik.dev/pool={NAME}"
+
+CHAT = f"""
+import json, urllib.request
+body = {{"model": {MODEL!r}, "messages": [{{"role": "user", "content": "What is the capital of France?"}}],
+         "max_tokens": 32, "temperature": 0}}
+request = urllib.request.Request({URL!r} + "/chat/completions", json.dumps(body).encode(),
+                                 {{"Content-Type": "application/json"}})
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
+def describe(kubectl: Kubectl) -> str:
+    """What a reader of a failed run wants to see."""
+    return "\n".join(
+        kubectl.run(*command.split())
+        for command in (
+            f"describe {POOL} {NAME}",
+            "get pods --output=wide",
+            "get events --sort-by=.lastTimestamp",
+            f"logs --selector={PODS} --container=engine --tail=30 --prefix",
+            "logs --namespace=kvik-system --selector=app.kubernetes.io/instance=kvik --tail=40 --prefix",
+        )
+    )
+
+
+def is_true(kubectl: Kubectl, kind: str) -> bool:
+    """Whether the condition is True for the spec as it is now."""
+    pool = kubectl.get(POOL, NAME)
+    found = condition(pool, kind)
+    return (
+        pool is not None
+        and found is not None
+        and found["status"] == "True"
+        and found["observedGeneration"] == pool["metadata"]["generation"]
+    )
+
+
+def running_pods(kubectl: Kubectl) -> dict[str, Mapping[str, Any]]:
+    return {
+        pod["metadata"]["name"]: pod for pod in kubectl.list("pods", PODS) if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+@contextmanager
+def light_traffic(kubectl: Kubectl, images: Images, name: str) -> Iterator[Any]:
+    with traffic(kubectl, images.engine, name, URL, MODEL, clients=3, words=8, max_tokens=8) as running:
+        yield running
+
+
+def test_a_pool_is_ready_90_seconds_after_kubectl_apply(pools: Kubectl) -> None:
+    pools.apply(EXAMPLE.read_text())
+
+    wait_for("the pool to be Ready", lambda: is_true(pools, "Ready"), 90, lambda: describe(pools))
+
+    pool = pools.get(POOL, NAME)
+    assert pool is not None
+    assert pool["status"]["endpoint"] == f"http://{NAME}.kvik-e2e.svc:8000/v1"
+    assert pool["status"]["observedGeneration"] == pool["metadata"]["generation"]
+    assert pool["status"]["model"]["name"] == MODEL
+
+
+def test_kubectl_get_shows_the_pool_on_one_line(pools: Kubectl) -> None:
+    wait_for("1/1 in the table", lambda: "1/1" in pools.run("get", "kvp"), 30)
+
+    head, line = pools.run("get", "kvp").splitlines()
+    assert head.split() == ["NAME", "READY", "DESIRED", "CLASS", "MODEL", "AGE"]
+    assert line.split()[:5] == [NAME, "1/1", "1", "Balanced", MODEL]
+
+
+def test_a_pod_chats_through_the_service_by_its_dns_name(pools: Kubectl, images: Images) -> None:
+    answer = json.loads(run_python(pools, images.engine, "chat", CHAT))
+
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert answer["choices"][0]["finish_reason"] in {"stop", "length"}
+
+
+def test_the_openai_client_streams_through_a_port_forward(pools: Kubectl) -> None:
+    with (
+        pools.port_forward(f"service/{NAME}", 8000) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Count to five."}],
+            max_tokens=24,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert 1 <= usage.completion_tokens <= 24
+
+
+def test_a_wrong_pool_is_refused_with_the_name_of_the_field(pools: Kubectl) -> None:
+    wrong = EXAMPLE.read_text().replace(f"name: {NAME}", "name: wrong", 1)
+
+    with pytest.raises(KubectlError, match=r"spec\.model\.source"):
+        pools.apply(wrong.replace("file:///models/", "ftp://models/"))
+
+
+def test_a_roll_fails_none_of_the_requests_sent_during_it(pools: Kubectl, images: Images) -> None:
+    before = set(running_pods(pools))
+    with light_traffic(pools, images, "roll") as running:
+        pools.run("patch", POOL, NAME, "--type=merge", '--patch={"spec":{"batching":{"chunkedPrefillTokens":64}}}')
+        wait_for(
+            "the roll to end",
+            lambda: not before & set(running_pods(pools)) and is_true(pools, "RolloutComplete"),
+            240,
+            lambda: describe(pools),
+        )
+        wait_for("the old pods to be gone", lambda: len(pools.list("pods", PODS)) == 1, 90)
+
+    assert running.result.failures == []
+    assert running.result.succeeded >= 20
+
+
+def test_load_scales_up_and_idleness_down_without_a_failed_request(pools: Kubectl, images: Images) -> None:
+    with light_traffic(pools, images, "light") as light:
+        with traffic(pools, images.engine, "heavy", URL, MODEL, clients=48, words=60, max_tokens=96) as heavy:
+            wait_for("a second pod", lambda: len(running_pods(pools)) == 2, 60, lambda: describe(pools))
+            wait_for("both to be ready", lambda: ready_replicas(pools) == 2, 180, lambda: describe(pools))
+        wait_for("one pod again", lambda: len(pools.list("pods", PODS)) == 1, 180, lambda: describe(pools))
+
+    assert heavy.result.failures == []
+    assert light.result.failures == []
+    assert light.result.succeeded >= 20
+    history = (pools.get(POOL, NAME) or {})["status"]["scaling"]["history"]
+    assert {(1, 2), (2, 1)} <= {(step["from"], step["to"]) for step in history}
+    events = [event["message"] for event in pools.list("events") if event["reason"] in {"ScaledUp", "ScaledDown"}]
+    assert any("-> 2" in message for message in events), events
+
+
+def ready_replicas(kubectl: Kubectl) -> int | None:
+    return (kubectl.get(POOL, NAME) or {})["status"].get("readyReplicas")
+
+
+KILL_CORE = """
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    command = open(f"/proc/{pid}/cmdline", "rb").read()
+    if b"kvik_engine.core.main" in command:
+        os.kill(int(pid), signal.SIGKILL)
+        print(pid)
+"""
+
+
+def test_a_killed_core_comes_back_without_a_container_restart(pools: Kubectl, images: Images) -> None:
+    (pod,) = running_pods(pools)
+    killed = pools.run("exec", pod, "--container=engine", "--", "python3", "-c", KILL_CORE)
+    assert killed.strip().isdigit()
+
+    wait_for("the pod to notice", lambda: not is_ready(pools, pod), 30, lambda: describe(pools))
+    wait_for("the pod to be ready again", lambda: is_ready(pools, pod), 120, lambda: describe(pools))
+
+    (status,) = running_pods(pools)[pod]["status"]["containerStatuses"]
+    assert status["restartCount"] == 0
+    assert "Paris" in run_python(pools, images.engine, "chat-again", CHAT)
+
+
+def is_ready(kubectl: Kubectl, pod: str) -> bool:
+    found = condition(running_pods(kubectl).get(pod), "Ready")
+    return found is not None and found["status"] == "True"
+
+
+def test_deleting_the_pool_leaves_none_of_its_children(pools: Kubectl) -> None:
+    kinds = "deployments,replicasets,pods,services,serviceaccounts,poddisruptionbudgets,networkpolicies,endpointslices"
+    assert pools.list(kinds, PODS)
+
+    pools.run("delete", POOL, NAME)
+
+    wait_for("the children to be gone", lambda: not pools.list(kinds, PODS), 60, lambda: pools.run("get", kinds))
+
+
+def test_helm_uninstall_leaves_nothing_but_the_crd(pools: Kubectl, release: Release) -> None:
+    release.uninstall()
+
+    system = release.system
+    kinds = "deployments,pods,services,serviceaccounts,roles,rolebindings,networkpolicies,leases,secrets,configmaps"
+    deadline = time.monotonic() + 60
+    while (left := system.list(kinds, "app.kubernetes.io/instance=kvik")) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert left == []
+    assert system.list("clusterroles,clusterrolebindings", "app.kubernetes.io/instance=kvik") == []
+    assert [lease["metadata"]["name"] for lease in system.list("leases")] == []
+    assert system.get("crd", POOL) is not None
