@@ -1,46 +1,42 @@
-"""Builds the cluster's programs from the pinned Go modules in `go/`, once for each content of that folder."""
+"""Builds the programs from the pinned Go modules in `go/`, each once for each content of that folder."""
 
 import fcntl
 import hashlib
 import os
 import re
-import shutil
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.cluster import golang
 from tests.cluster.paths import GO_SOURCES, Programs, cache_root
 
-# The one binary that is all of these, by the name it is called with (go/components/main.go).
-COMPONENTS = (
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kube-proxy",
-    "kubelet",
-    "kubectl",
-)
+# Go package by program. `components` is one binary that is each of COMPONENTS by the name it is called with.
 PACKAGES = {
     "components": "./components",
-    "pause": "./pause",
-    "coredns": "./coredns",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "helm": "helm.sh/helm/v3/cmd/helm",
+    "coredns": "./coredns",
+    "pause": "./pause",
 }
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
+CLIENTS = ("kubectl", "helm")
 PROGRESS_SECONDS = 15
 
 
-def programs() -> Programs:
-    """The finished build of the sources as they are now; builds it first if it is missing (minutes, with progress)."""
+def programs(needed: Iterable[str] = tuple(PACKAGES)) -> Programs:
+    """The build of the sources as they are now. Builds first what is missing of `needed` (minutes, with progress)."""
     folder = cache_root() / "bin" / source_hash(GO_SOURCES)
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    if any(not (folder / name).exists() for name in needed):
+        folder.mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                _build(folder)
+            for name in needed:
+                if not (folder / name).exists():
+                    _build(name, folder)
     return Programs(folder)
 
 
@@ -53,19 +49,18 @@ def source_hash(sources: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(folder: Path) -> None:
+def _build(name: str, folder: Path) -> None:
     go = golang.go()
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
     flags = "-s -w " + " ".join(f"-X {variable}={value}" for variable, value in _version_stamp().items())
-    unfinished = folder.with_suffix(".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    for name, package in PACKAGES.items():
-        command = [str(go), "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(unfinished / name), package]
-        _run_with_progress(name, command, environment)
-    for name in COMPONENTS:
-        (unfinished / name).symlink_to("components")
-    unfinished.rename(folder)
+    unfinished = folder / f"{name}.unfinished"
+    command = [str(go), "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(unfinished), PACKAGES[name]]
+    _run_with_progress(name, command, environment)
+    if name == "components":
+        for component in COMPONENTS:
+            (folder / component).unlink(missing_ok=True)
+            (folder / component).symlink_to(name)
+    unfinished.rename(folder / name)
 
 
 def _version_stamp() -> dict[str, str]:
@@ -81,7 +76,7 @@ def _version_stamp() -> dict[str, str]:
 def _run_with_progress(name: str, command: list[str], environment: dict[str, str]) -> None:
     """`go build -v` names each package on standard error as it compiles it: the count is the progress."""
     begin, lines = time.monotonic(), list[str]()
-    print(f"cluster: building {name} (a first build takes minutes) ...", flush=True)
+    print(f"cluster: building {name} (a first build takes minutes) ...", flush=True, file=sys.stderr)
     process = subprocess.Popen(command, cwd=GO_SOURCES, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     reader = threading.Thread(target=lines.extend, args=(iter(process.stderr),), daemon=True)
@@ -91,8 +86,12 @@ def _run_with_progress(name: str, command: list[str], environment: dict[str, str
             code = process.wait(timeout=PROGRESS_SECONDS)
             break
         except subprocess.TimeoutExpired:
-            print(f"cluster:   {name}: {len(lines)} packages, {time.monotonic() - begin:.0f} s", flush=True)
+            print(
+                f"cluster:   {name}: {len(lines)} packages, {time.monotonic() - begin:.0f} s",
+                flush=True,
+                file=sys.stderr,
+            )
     reader.join()
     if code != 0:
         raise RuntimeError(f"building {name} failed:\n" + "".join(lines[-20:]))
-    print(f"cluster: built {name} in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"cluster: built {name} in {time.monotonic() - begin:.0f} s", flush=True, file=sys.stderr)

@@ -12,14 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -34,7 +30,6 @@ var programs = map[string]func(){
 	"kube-scheduler":          func() { serve(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() { serve(proxy.NewProxyCommand()) },
 	"kubelet":                 func() { serve(kubelet.NewKubeletCommand(context.Background())) },
-	"kubectl":                 runKubectl,
 }
 
 func main() {
@@ -54,14 +49,4 @@ func main() {
 
 func serve(command *cobra.Command) {
 	os.Exit(cli.Run(command))
-}
-
-// runKubectl sets the verbosity before the command exists, because building it already logs (as kubectl's own main does).
-func runKubectl() {
-	if _, err := logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		kubectlutil.CheckErr(err)
-	}
 }
