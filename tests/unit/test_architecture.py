@@ -98,12 +98,18 @@ RUNS_ON_OTHER_GPU_IMAGES = (
     "attention/**/*",
     "models/**/*",
 )
-PURE_IN_THE_OPERATOR = (
-    *(f"reconcile/{name}" for name in ("desired", "rollout", "status", "types")),
-    *(f"autoscale/{name}" for name in ("load", "windows", "decide", "slo", "types")),
-    "objects/**/*",
-    "crd/**/*",
-)
+# Folder of deciders, and the thin files in it that act.
+PURE_IN_THE_OPERATOR = {
+    "reconcile": ("reconcile", "observe", "apply"),
+    "autoscale": ("loop", "scrape", "board"),
+    "objects": (),
+    "crd": (),
+}
+
+
+def acting(folder: str) -> tuple[str, ...]:
+    return tuple(f"{OPERATOR}/{folder}/{name}.py" for name in PURE_IN_THE_OPERATOR[folder])
+
 
 RULES: list[Allow | Forbid] = [
     Allow(f"{KERNELS}/**/*.py", STDLIB | {"kvik_kernels", "torch", "triton"}),
@@ -119,8 +125,8 @@ RULES: list[Allow | Forbid] = [
     Forbid(f"{OPERATOR}/**/*.py", frozenset({"kopf"}), but=(f"{OPERATOR}/watch/events.py", f"{OPERATOR}/app.py")),
     Forbid(f"{OPERATOR}/**/*.py", frozenset({"kubernetes"}), but=(f"{OPERATOR}/kube/**/*.py",)),
     *(
-        Forbid(f"{OPERATOR}/{part}.py", frozenset({"kopf", "kubernetes", "asyncio", "time"}))
-        for part in PURE_IN_THE_OPERATOR
+        Forbid(f"{OPERATOR}/{folder}/**/*.py", frozenset({"kopf", "kubernetes", "asyncio", "time"}), but=acting(folder))
+        for folder in PURE_IN_THE_OPERATOR
     ),
 ]
 
@@ -154,6 +160,28 @@ def test_an_import_for_the_type_checker_alone_breaks_no_rule() -> None:
 
 def test_a_package_of_a_like_name_is_another_package() -> None:
     assert broken(Forbid("", frozenset({"time"})), "import timeit\n") == []
+
+
+def clock_readings(source: str) -> list[str]:
+    """Calls of a source text that ask what time it is."""
+    return [
+        f"line {node.lineno}: {ast.unparse(node.func)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"now", "utcnow", "today", "monotonic"}
+    ]
+
+
+@pytest.mark.parametrize("folder", PURE_IN_THE_OPERATOR)
+def test_the_operators_deciders_are_told_the_time(folder: str) -> None:
+    files = files_of(f"{OPERATOR}/{folder}/**/*.py", acting(folder))
+
+    assert {str(path.relative_to(ROOT)): wrong for path in files if (wrong := clock_readings(path.read_text()))} == {}
+
+
+def test_a_reading_of_the_clock_is_found() -> None:
+    assert clock_readings("later = datetime.now(UTC) + delay") == ["line 1: datetime.now"]
 
 
 def test_an_operation_imports_its_triton_kernel_inside_the_call_only() -> None:
