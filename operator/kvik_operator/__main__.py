@@ -1,0 +1,20 @@
+"""Flags and environment -> OperatorConfig -> app.run."""
+
+import sys
+
+from kvik_operator import app, config
+from kvik_operator.telemetry import logging
+
+
+def main() -> int:
+    try:
+        settings = config.from_process()
+    except config.ConfigError as error:
+        print(f"kvik-operator: {error}", file=sys.stderr)
+        return 2
+    logging.configure(settings.log_level)
+    return app.run(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The composition root: the only place that constructs clients, loops and threads, and ties them together.
+
+    main thread   kopf, alone: watches -> store and queue; started again with back-off when it fails
+    lease         the election
+    reconcile     workers on the queue (leader only), the relist, the Events
+    scale         scrape -> decide -> /scale (writes by the leader only)
+    probes        /live, /ready, /metrics
+
+SIGTERM ends kopf, closes the fence, clears the Lease and exits 0. A lost Lease or a crashed loop ends the process.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Final, NoReturn
+
+from kvik_operator.autoscale.board import Board
+from kvik_operator.autoscale.loop import ScaleLoop
+from kvik_operator.autoscale.scrape import Scraper
+from kvik_operator.config import OperatorConfig
+from kvik_operator.errors import ClusterError
+from kvik_operator.kube.client import ClusterClient
+from kvik_operator.kube.discovery import wait_until_served
+from kvik_operator.kube.kinds import WATCHED
+from kvik_operator.kube.leases import LeaseClient
+from kvik_operator.kube.limiter import TokenBucket
+from kvik_operator.kube.metadata import list_versions
+from kvik_operator.kube.recorder import Recorder
+from kvik_operator.kube.store import Store
+from kvik_operator.kube.transport import Transport, connect
+from kvik_operator.names import API_VERSION, CRD_NAME, PLURAL, PoolKey
+from kvik_operator.reconcile.reconcile import Reconciler
+from kvik_operator.telemetry import probes
+from kvik_operator.telemetry.metrics import OperatorMetrics
+from kvik_operator.watch.events import registry_for, settings_for, watch_until_stopped
+from kvik_operator.watch.heartbeat import Heartbeat, Limits
+from kvik_operator.watch.leader import Elector
+from kvik_operator.watch.queue import Backoff
+from kvik_operator.watch.relist import Relister
+from kvik_operator.watch.threads import LoopThread
+from kvik_operator.watch.workers import Workers
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("kvik-operator")
+USER_AGENT: Final = f"kvik-operator/{VERSION}"
+WRITES_PER_SECOND: Final = 50.0
+WRITES_AT_ONCE: Final = 100.0
+LEASE_REQUEST_SECONDS: Final = 5.0
+CRD_WAIT_SECONDS: Final = 2.0
+JOIN_SECONDS: Final = 3.0
+EXIT_LOST: Final = 1
+EXIT_CRASHED: Final = 70
+
+
+def run(config: OperatorConfig) -> int:
+    """Until SIGTERM or SIGINT; returns the exit status."""
+    return Operator(config).run()
+
+
+class Operator:
+    def __init__(self, config: OperatorConfig) -> None:
+        self._config = config
+        self._stopping = threading.Event()
+        self._metrics = OperatorMetrics(VERSION)
+        self._store = Store()
+        self._board = Board(time.monotonic)
+        self._workers = Workers(backoff=Backoff(), meter=self._metrics, rng=random.Random())
+        self._elector = Elector(config.identity, config.lease_times, lost=lambda: _exit(EXIT_LOST))
+        self._bucket = TokenBucket(WRITES_PER_SECOND, WRITES_AT_ONCE, time.monotonic)
+        self._recorder = Recorder(bucket=self._bucket, fence=self._elector, instance=config.identity, now=_utcnow)
+        self._relister = Relister(
+            store=self._store,
+            watched=WATCHED,
+            namespaces=config.namespaces,
+            enqueue=self._workers.add,
+            period=config.relist_period,
+            patience=config.deaf_after,
+        )
+        self._heartbeat = Heartbeat(
+            limits=Limits(),
+            queue_age=self._workers.oldest_age,
+            deaf_since=lambda: self._relister.deaf_since,
+            listed_at=lambda: self._relister.last_success,
+        )
+        self._threads = [
+            LoopThread(name, main, lambda: _exit(EXIT_CRASHED))
+            for name, main in (
+                ("probes", self._probes),
+                ("lease", self._lease),
+                ("reconcile", self._reconcile),
+                ("scale", self._scale),
+            )
+        ]
+        self._export_gauges()
+
+    def run(self) -> int:
+        log.info("starting", extra={"version": VERSION, "identity": self._config.identity})
+        self._catch_signals()
+        for thread in self._threads:
+            thread.start()
+        self._feed()
+        for thread in self._threads:
+            thread.stop()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+        log.info("stopped")
+        return 0
+
+    # --- main thread ---
+
+    def _feed(self) -> None:
+        """Keep kopf running until the process is told to stop."""
+        backoff, rng, failures = Backoff(first=1.0, cap=20.0), random.Random(), 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                asyncio.run(self._watch())
+            except Exception as error:
+                log.error("the watches ended", extra={"error": f"{type(error).__name__}: {error}"})
+            finally:
+                self._heartbeat.feed_stopped()
+                self._catch_signals()  # the closed loop took its handlers with it
+            if self._stopping.is_set():
+                return
+            self._metrics.watches_restarted()
+            failures = 1 if time.monotonic() - started > backoff.cap else failures + 1
+            self._stopping.wait(backoff.delay(failures, rng))
+
+    async def _watch(self) -> None:
+        config = self._config
+        async with _transport(config) as transport:
+            if not await wait_until_served(
+                transport, API_VERSION, PLURAL, on_wait=_not_served, pause=self._pause_for_crd
+            ):
+                return
+        self._heartbeat.feed_started()
+        await watch_until_stopped(
+            settings_for(WATCHED, config.watch_inactivity),
+            registry_for(WATCHED, self._sink, self._workers.add),
+            config.namespaces,
+            on_signal=self._stopping.set,
+            background=lambda: self._heartbeat.beat("watch"),
+        )
+
+    def _sink(self, kind: str, deleted: bool, obj: Mapping[str, Any]) -> Iterable[PoolKey]:
+        return self._store.remove(kind, obj) if deleted else self._store.upsert(kind, obj)
+
+    async def _pause_for_crd(self) -> bool:
+        """Whether to go on waiting; kopf's signal handling does not run yet."""
+        for _ in range(10):
+            if self._stopping.is_set():
+                return False
+            await asyncio.sleep(CRD_WAIT_SECONDS / 10)
+        return True
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stopping.set())
+
+    # --- other threads ---
+
+    async def _lease(self) -> None:
+        config = self._config
+        async with _transport(config) as transport, self._beating("lease"):
+            lease = LeaseClient(transport, config.lease_namespace, config.lease_name, LEASE_REQUEST_SECONDS)
+            try:
+                await self._elector.run(lease, lambda: self._workers.open(self._store.keys()))
+            finally:
+                await self._elector.release()
+
+    async def _reconcile(self) -> None:
+        config = self._config
+        async with _transport(config) as transport, self._beating("reconcile"), asyncio.TaskGroup() as tasks:
+            reconciler = Reconciler(self._store, self._cluster(transport), self._board, config.reconcile, _utcnow)
+            tasks.create_task(self._relister.run(lambda kind, namespace: list_versions(transport, kind, namespace)))
+            tasks.create_task(self._recorder.run(transport))
+            await self._workers.run(config.workers, reconciler.reconcile)
+
+    async def _scale(self) -> None:
+        config, metrics = self._config, self._metrics
+        scraper = Scraper(time.monotonic, metrics)
+        async with _transport(config) as transport, scraper, self._beating("scale"):
+            await ScaleLoop(
+                store=self._store,
+                board=self._board,
+                scraper=scraper,
+                writer=self._cluster(transport),
+                meter=metrics,
+                may_write=self._elector.may_write,
+                enqueue=self._workers.add,
+                clock=time.monotonic,
+                utcnow=_utcnow,
+            ).run()
+
+    async def _probes(self) -> None:
+        config = self._config
+        await probes.serve(
+            config.probe_host,
+            config.probe_port,
+            live=self._heartbeat.problems,
+            ready=self._heartbeat.not_ready,
+            metrics=self._metrics.page,
+        )
+
+    def _cluster(self, transport: Transport) -> ClusterClient:
+        return ClusterClient(
+            transport, bucket=self._bucket, fence=self._elector, emitter=self._recorder, counter=self._metrics
+        )
+
+    @contextlib.asynccontextmanager
+    async def _beating(self, loop_name: str) -> AsyncIterator[None]:
+        beat = asyncio.create_task(self._heartbeat.beat(loop_name))
+        try:
+            yield
+        finally:
+            beat.cancel()
+
+    def _export_gauges(self) -> None:
+        gauge = self._metrics.gauge
+        gauge("kvik_operator_leader", "1 while this replica may write.", lambda: float(self._elector.may_write()))
+        gauge("kvik_operator_queue_depth", "Pools that wait to be reconciled.", lambda: float(self._workers.depth()))
+        gauge(
+            "kvik_operator_queue_oldest_seconds", "Age of the oldest waiting or running work.", self._workers.oldest_age
+        )
+        gauge("kvik_operator_pools", "InferencePools in the store.", lambda: float(self._store.counts()[0]))
+        gauge("kvik_operator_engine_pods", "Engine pods in the store.", lambda: float(self._store.counts()[1]))
+
+
+@contextlib.asynccontextmanager
+async def _transport(config: OperatorConfig) -> AsyncIterator[Transport]:
+    transport = await connect(user_agent=USER_AGENT, timeout=config.request_timeout)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+def _not_served(problem: ClusterError | None) -> None:
+    if problem is None:
+        log.warning("waiting for the CRD to be installed", extra={"crd": CRD_NAME})
+    else:
+        log.warning("waiting for the API server", extra={"error": str(problem)})
+
+
+def _utcnow() -> datetime:
+    return datetime.now(UTC)
+
+
+def _exit(status: int) -> NoReturn:
+    """At once: whatever tidies up on the way out might write."""
+    logging.shutdown()
+    os._exit(status)

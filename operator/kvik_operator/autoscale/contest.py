@@ -1,0 +1,42 @@
+"""Whether somebody else also scales the pool. Pure, by `now` in monotonic seconds.
+
+Two writers of one number flap for ever (LLMKube #484: 41 times in 14 minutes), so after three foreign changes within
+ten minutes we stop and say so, until ten minutes have passed without one.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+FOREIGN_CHANGES: Final = 3
+WITHIN_SECONDS: Final = 600.0
+OWN_ECHO_SECONDS: Final = 60.0
+"""A value we wrote may come back through the watch this late."""
+
+
+@dataclass(slots=True)
+class Contest:
+    _observed: int | None = None
+    _own: deque[tuple[float, int]] = field(default_factory=deque)
+    _foreign: deque[float] = field(default_factory=deque)
+
+    def observe(self, replicas: int, now: float) -> None:
+        """What the pool asks for now, as the watch says."""
+        while self._own and now - self._own[0][0] > OWN_ECHO_SECONDS:
+            self._own.popleft()
+        while self._foreign and now - self._foreign[0] > WITHIN_SECONDS:
+            self._foreign.popleft()
+        changed = self._observed is not None and replicas != self._observed
+        if changed and replicas not in {value for _, value in self._own}:
+            self._foreign.append(now)
+        self._observed = replicas
+
+    def wrote(self, replicas: int, now: float) -> None:
+        self._own.append((now, replicas))
+
+    def awaits(self, replicas: int, now: float, patience: float) -> bool:
+        """Whether we wrote this number less than `patience` seconds ago and the watch has not brought it yet."""
+        return bool(self._own) and self._own[-1][1] == replicas and now - self._own[-1][0] < patience
+
+    def contested(self) -> bool:
+        return len(self._foreign) >= FOREIGN_CHANGES

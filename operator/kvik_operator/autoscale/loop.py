@@ -1,0 +1,239 @@
+"""The scale flow: scrape -> load -> decide -> board -> the pool's `/scale`, every 5 s.
+
+Every replica of the operator runs it, so that a new leader has a window already; only the leader writes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from kvik_operator.autoscale.board import Board
+from kvik_operator.autoscale.contest import Contest
+from kvik_operator.autoscale.decide import decide
+from kvik_operator.autoscale.history import KEPT, read_history
+from kvik_operator.autoscale.load import pool_load
+from kvik_operator.autoscale.scrape import Target
+from kvik_operator.autoscale.types import Decision, LoadReading, ScalePolicy
+from kvik_operator.autoscale.windows import PoolMemory
+from kvik_operator.crd.effective import effective
+from kvik_operator.crd.inferencepool import InferencePool
+from kvik_operator.errors import ClusterError, PoolError, Refused
+from kvik_operator.names import PORT_METRICS, PoolKey, Reason
+from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
+from kvik_operator.telemetry.logging import log_context
+
+log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+
+PERIOD_SECONDS: Final = 5.0
+ECHO_SECONDS: Final = 15.0
+"""How long a number that we wrote may take to come back through the watch before it is written again."""
+
+
+class Store(Protocol):
+    def pool(self, key: PoolKey) -> Object | None: ...
+
+    def pods(self, key: PoolKey) -> Sequence[Object]: ...
+
+    def pool_keys(self) -> set[PoolKey]: ...
+
+
+class Scraper(Protocol):
+    async def loads(self, targets: Sequence[Target]) -> dict[str, LoadReading]: ...
+
+    async def info(self, target: Target) -> EngineInfo | None: ...
+
+
+class ScaleWriter(Protocol):
+    async def scale_pool(self, key: PoolKey, replicas: int) -> None: ...
+
+    async def read_pool(self, key: PoolKey) -> Object | None: ...
+
+    def emit(self, event: PlannedEvent) -> None: ...
+
+
+class ScaleMeter(Protocol):
+    def decided(self, key: PoolKey, load: float, desired: int | None) -> None: ...
+
+    def scaled(self, key: PoolKey, direction: str) -> None: ...
+
+    def keep_pools(self, keys: Iterable[PoolKey]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What the loop remembers of one pool, by uid: a successor of the same name starts anew."""
+
+    uid: str
+    memory: PoolMemory = field(default_factory=PoolMemory)
+    contest: Contest = field(default_factory=Contest)
+    history: tuple[ScaleStep, ...] = ()
+
+
+class ScaleLoop:
+    """`may_write`: whether this process is the leader. `clock` is monotonic, `utcnow` for people."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        board: Board,
+        scraper: Scraper,
+        writer: ScaleWriter,
+        meter: ScaleMeter,
+        may_write: Callable[[], bool],
+        enqueue: Callable[[Iterable[PoolKey]], None],
+        clock: Callable[[], float],
+        utcnow: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._board = board
+        self._scraper = scraper
+        self._writer = writer
+        self._meter = meter
+        self._may_write = may_write
+        self._enqueue = enqueue
+        self._clock = clock
+        self._utcnow = utcnow
+        self._pools: dict[PoolKey, _Pool] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            started = self._clock()
+            await self.round()
+            await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock() - started)))
+
+    async def round(self) -> None:
+        """One pass over all pods and pools."""
+        keys = self._store.pool_keys()
+        pods = {key: self._store.pods(key) for key in keys}
+        await self._scrape(pods)
+        self._board.keep({str(pod["metadata"]["uid"]) for group in pods.values() for pod in group}, keys)
+        self._meter.keep_pools(keys)
+        self._pools = {key: pool for key, pool in self._pools.items() if key in keys}
+        for key in sorted(keys):
+            with log_context(pool=str(key)):
+                await self._look_at(key, pods[key])
+
+    async def _scrape(self, pods: Mapping[PoolKey, Sequence[Object]]) -> None:
+        targets = {
+            pod["metadata"]["uid"]: target for group in pods.values() for pod in group if (target := _target(pod))
+        }
+        self._board.record(await self._scraper.loads(list(targets.values())))
+        owners = {pod["metadata"]["uid"]: key for key, group in pods.items() for pod in group}
+        starts = {uid: start for uid in targets if (start := self._board.wants_info(uid)) is not None}
+        infos = await asyncio.gather(*(self._scraper.info(targets[uid]) for uid in starts))
+        for (uid, start), info in zip(starts.items(), infos, strict=True):
+            if info is not None:
+                self._board.record_info(uid, start, info)
+                self._enqueue([owners[uid]])
+
+    async def _look_at(self, key: PoolKey, pods: Sequence[Object]) -> None:
+        obj = self._store.pool(key)
+        if obj is None or "deletionTimestamp" in obj["metadata"]:
+            return
+        report = await self._report(key, obj, pods)
+        if self._board.report(key, report):
+            self._enqueue([key])
+
+    async def _report(self, key: PoolKey, obj: Object, pods: Sequence[Object]) -> ScalingReport | None:
+        """Decide and act; None: nobody scales this pool."""
+        try:
+            pool = InferencePool.from_object(obj)
+            scaling = effective(pool.spec, key.name).scaling
+        except PoolError:
+            return None  # reconcile says which field
+        if scaling is None:
+            self._pools.pop(key, None)
+            return None
+        known = self._known(key, pool)
+        if pool.spec.replicas == 0:
+            known.memory = PoolMemory()
+            return self._said(known, Reason.STOPPED, "replicas is 0: stopped by hand, nobody scales it", active=False)
+        policy, now = ScalePolicy.of(scaling), self._clock()
+        decision = decide(
+            pool_load(self._board.samples(pods), policy, now), pool.spec.replicas, policy, known.memory, now
+        )
+        self._meter.decided(key, decision.load, decision.desired)
+        if self._may_write():
+            known.contest.observe(pool.spec.replicas, now)
+            if known.contest.contested():
+                return self._said(known, Reason.CONTESTED, _CONTESTED, active=False)
+            try:
+                await self._act(key, pool, known, decision)
+            except ClusterError as error:
+                log.warning("the pool could not be scaled", extra={"error": str(error)})
+                denied = isinstance(error, Refused) and error.access_denied
+                return self._said(
+                    known, Reason.ACCESS_DENIED if denied else Reason.APPLY_REFUSED, str(error), active=False
+                )
+        return self._outcome(known, decision)
+
+    async def _act(self, key: PoolKey, pool: InferencePool, known: _Pool, decision: Decision) -> None:
+        """Write `/scale` if the decision differs from what the pool asks for."""
+        desired, current = decision.desired, decision.current
+        if desired is None or desired == current or known.contest.awaits(desired, self._clock(), ECHO_SECONDS):
+            return
+        if desired < current and not await self._still_asks_for(key, pool):
+            return  # the watch will bring what changed, and the next round decides on that
+        await self._writer.scale_pool(key, desired)
+        known.contest.wrote(desired, self._clock())
+        direction = "Up" if desired > current else "Down"
+        self._meter.scaled(key, direction.lower())
+        log.info("scaled", extra={"from": current, "to": desired, "formula": decision.formula})
+        step = ScaleStep(
+            time=self._utcnow().replace(microsecond=0),
+            from_replicas=current,
+            to_replicas=desired,
+            reason=f"Scaled{direction}",
+            winner=decision.winner.value,
+            load_percent=round(100 * decision.load),
+            formula=decision.formula[:256],
+        )
+        known.history = (step, *known.history)[:KEPT]
+        message = f"from {current} to {desired} replicas on {decision.winner}: {decision.formula}"
+        self._writer.emit(PlannedEvent(key, "Normal", step.reason, message, pool.uid))
+
+    async def _still_asks_for(self, key: PoolKey, pool: InferencePool) -> bool:
+        """Nothing is scaled down on old knowledge."""
+        fresh = await self._writer.read_pool(key)
+        if fresh is None or fresh["metadata"]["uid"] != pool.uid:
+            return False
+        return InferencePool.from_object(fresh).spec.replicas == pool.spec.replicas
+
+    def _known(self, key: PoolKey, pool: InferencePool) -> _Pool:
+        known = self._pools.get(key)
+        if known is None or known.uid != pool.uid:
+            known = self._pools[key] = _Pool(pool.uid, history=read_history(pool.status))
+        return known
+
+    def _outcome(self, known: _Pool, decision: Decision) -> ScalingReport:
+        if decision.desired is None:
+            return self._said(known, Reason.NO_LOAD_DATA, decision.formula, active=False)
+        reason = Reason.SCALING_ON_LOAD if decision.window_whole else Reason.OBSERVING_LOAD
+        return self._said(known, reason, decision.formula, active=True, desired=decision.desired)
+
+    def _said(
+        self, known: _Pool, reason: Reason, message: str, *, active: bool, desired: int | None = None
+    ) -> ScalingReport:
+        return ScalingReport(active, reason, message, desired, self._utcnow().replace(microsecond=0), known.history)
+
+
+_CONTESTED: Final = (
+    "somebody else changed the number of replicas three times within ten minutes; the operator does not scale this pool"
+    " until ten minutes have passed without a foreign change"
+)
+
+
+def _target(pod: Object) -> Target | None:
+    """Where a running pod answers; None: it has no address, or has ended."""
+    status = pod.get("status") or {}
+    address = status.get("podIP")
+    if not address or status.get("phase") in ("Succeeded", "Failed") or "deletionTimestamp" in pod["metadata"]:
+        return None
+    return Target(str(pod["metadata"]["uid"]), address, PORT_METRICS)

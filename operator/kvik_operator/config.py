@@ -1,0 +1,170 @@
+"""The operator's settings, from flags and `KVIK_OPERATOR_...` in the environment: built and checked once, passed down.
+
+A flag wins over the environment, the environment over the default. The chart sets flags; JSON is used where a value is
+a Kubernetes structure, so that the chart can hand it through as it is.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, cast
+
+from kvik_operator.reconcile.types import EngineImages, NetworkPolicyOptions, ReconcileOptions
+from kvik_operator.watch.leader import LeaseTimes
+
+_ENV_PREFIX: Final = "KVIK_OPERATOR_"
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """Times are in seconds."""
+
+    reconcile: ReconcileOptions
+    namespaces: tuple[str, ...]
+    """Where pools are served; empty: everywhere."""
+    lease_namespace: str
+    lease_name: str
+    identity: str
+    """Unique per process, also when a pod's container starts again."""
+    lease_times: LeaseTimes
+    probe_host: str
+    probe_port: int
+    workers: int
+    """Pools that are reconciled at once."""
+    relist_period: float
+    deaf_after: float
+    """How long an object may be newer on the server than in the store."""
+    watch_inactivity: float
+    request_timeout: float
+    log_level: str
+
+
+class ConfigError(ValueError):
+    """A flag or variable is wrong; the message names it."""
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
+    """Raises ConfigError; prints and exits on --help or an unknown flag."""
+    options = _parser(environ).parse_args(list(argv))
+    return OperatorConfig(
+        reconcile=ReconcileOptions(
+            images=EngineImages(gpu=_required(options, "engine_image_gpu"), cpu=_required(options, "engine_image_cpu")),
+            image_pull_policy=cast(Literal["Always", "IfNotPresent", "Never"], options.image_pull_policy),
+            network_policy=_network_policy(options.network_policy),
+            hf_endpoint=options.hf_endpoint or None,
+        ),
+        namespaces=_namespaces(options.watch_namespace, environ),
+        lease_namespace=options.lease_namespace,
+        lease_name=options.lease_name,
+        identity=f"{options.pod_name or socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+        lease_times=LeaseTimes(),
+        probe_host=options.probe_host,
+        probe_port=options.probe_port,
+        workers=_positive(options.workers, "--workers"),
+        relist_period=_positive(options.relist_period, "--relist-period"),
+        deaf_after=_positive(options.deaf_after, "--deaf-after"),
+        watch_inactivity=_positive(options.watch_inactivity, "--watch-inactivity"),
+        request_timeout=_positive(options.request_timeout, "--request-timeout"),
+        log_level=options.log_level,
+    )
+
+
+def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvik-operator",
+        description="Runs InferencePools (inferencepools.kvik.dev): pods, Services and scaling.",
+        epilog=f"Each flag can also be set by {_ENV_PREFIX}NAME, as in {_ENV_PREFIX}LOG_LEVEL=debug; the flag wins.",
+    )
+
+    def flag(name: str, default: str | float, text: str, choices: Sequence[str] | None = None) -> None:
+        variable = _ENV_PREFIX + name.replace("-", "_").upper()
+        kind: type[Any] = type(default)
+        raw = environ.get(variable)
+        try:
+            value = default if raw is None else kind(raw)
+        except ValueError as error:
+            raise ConfigError(f"{variable}: {raw!r} is not a number") from error
+        if choices and value not in choices:
+            raise ConfigError(f"{variable}: {raw!r} is none of {', '.join(choices)}")
+        parser.add_argument(
+            f"--{name}", default=value, type=kind, choices=choices, help=f"{text} (default: %(default)s)"
+        )
+
+    flag("engine-image-gpu", "", "image of engine pods with resources.device GPU; required")
+    flag("engine-image-cpu", "", "image of engine pods with resources.device CPU; required")
+    flag("image-pull-policy", "IfNotPresent", "of engine pods", ("Always", "IfNotPresent", "Never"))
+    flag("hf-endpoint", "", "base URL of a Hugging Face hub mirror for hf:// models")
+    flag("network-policy", "{}", 'as JSON: {"enabled": true, "apiFrom": [], "metricsFrom": [], "operatorPeer": {}}')
+    parser.add_argument("--watch-namespace", action="append", help="a namespace to serve, repeatable; none: all")
+    flag("lease-namespace", "kvik-system", "namespace of the Lease by which replicas elect a leader")
+    flag("lease-name", "kvik-operator", "name of that Lease")
+    flag("pod-name", "", "name of this pod, in the Lease and in Events; empty: the host name")
+    flag("probe-host", "0.0.0.0", "address of /live, /ready and /metrics")
+    flag("probe-port", 8080, "port of /live, /ready and /metrics")
+    flag("workers", 8, "pools that are reconciled at once")
+    flag("relist-period", 60.0, "seconds between two checks of the watches against a metadata list")
+    flag("deaf-after", 30.0, "seconds that an object may be newer on the server before the watch counts as deaf")
+    flag("watch-inactivity", 70.0, "seconds without event or bookmark after which a watch is opened anew")
+    flag("request-timeout", 10.0, "seconds that a request to the API server may take")
+    flag("log-level", "info", "least level that is logged", ("debug", "info", "warning", "error"))
+    return parser
+
+
+def from_process() -> OperatorConfig:
+    """From this process's arguments and environment."""
+    return parse(sys.argv[1:], os.environ)
+
+
+def _required(options: argparse.Namespace, name: str) -> str:
+    value: str = getattr(options, name)
+    if not value:
+        raise ConfigError(f"--{name.replace('_', '-')} is required")
+    return value
+
+
+def _positive(value: _Number, name: str) -> _Number:
+    if value <= 0:
+        raise ConfigError(f"{name} must be above 0")
+    return value
+
+
+def _namespaces(flags: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The variable holds several, separated by commas."""
+    names = flags if flags is not None else environ.get(f"{_ENV_PREFIX}WATCH_NAMESPACE", "").split(",")
+    return tuple(sorted({name for name in names if name}))
+
+
+def _network_policy(text: str) -> NetworkPolicyOptions:
+    name, given = "--network-policy", _json(text or "{}", "--network-policy")
+    if not isinstance(given, dict):
+        raise ConfigError(f"{name} must be a JSON object")
+    if unknown := set(given) - {"enabled", "apiFrom", "metricsFrom", "operatorPeer"}:
+        raise ConfigError(f"{name}: {', '.join(sorted(unknown))} is not known")
+    enabled, peer = given.get("enabled", True), given.get("operatorPeer") or None
+    if not isinstance(enabled, bool) or not isinstance(peer, dict | None):
+        raise ConfigError(f"{name}: enabled must be a boolean and operatorPeer an object")
+    return NetworkPolicyOptions(
+        enabled=enabled,
+        api_from=_peers(given.get("apiFrom") or [], f"{name}: apiFrom"),
+        metrics_from=_peers(given.get("metricsFrom") or [], f"{name}: metricsFrom"),
+        operator_peer=peer,
+    )
+
+
+def _peers(peers: object, name: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(peers, list) or not all(isinstance(peer, dict) for peer in peers):
+        raise ConfigError(f"{name} must be a list of objects")
+    return tuple(peers)
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: not JSON: {error}") from error

@@ -1,0 +1,1 @@
+"""The only talk to the API server besides kopf's watches."""

@@ -1,0 +1,148 @@
+"""The calls the operator makes, each one line of intent: the reconcile flow's `Cluster`, the autoscaler's `/scale`.
+
+Every write waits for the token bucket, then passes the fence: a replica that may no longer be leader writes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from kvik_operator.errors import NotFound, Unavailable
+from kvik_operator.kube.limiter import TokenBucket
+from kvik_operator.kube.paths import path, pool_path
+from kvik_operator.kube.transport import APPLY, JSON, MERGE, Query, Transport
+from kvik_operator.names import AUTOSCALER_FIELD_MANAGER, FIELD_MANAGER, ChildKind, PoolKey, child_name
+from kvik_operator.reconcile.types import Object, PlannedEvent
+
+_MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
+
+log = logging.getLogger(__name__)
+
+
+class Fence(Protocol):
+    def may_write(self) -> bool:
+        """Whether this process surely is the leader right now."""
+
+
+class Emitter(Protocol):
+    def emit(self, event: PlannedEvent) -> None: ...
+
+
+class WriteCounter(Protocol):
+    def wrote(self, what: str, outcome: str) -> None: ...
+
+
+class ClusterClient:
+    """Belongs to the event loop of its transport; bucket, fence and emitter are shared by all threads."""
+
+    def __init__(
+        self, transport: Transport, *, bucket: TokenBucket, fence: Fence, emitter: Emitter, counter: WriteCounter
+    ) -> None:
+        self._transport = transport
+        self._bucket = bucket
+        self._fence = fence
+        self._emitter = emitter
+        self._counter = counter
+
+    async def apply(self, manifest: Object) -> Object:
+        kind, metadata = ChildKind(manifest["kind"]), manifest["metadata"]
+        return await self._write(
+            f"apply {kind} {metadata['namespace']}/{metadata['name']}",
+            "PATCH",
+            path(kind.api_version, kind.plural, metadata["namespace"], metadata["name"]),
+            query=(*_MANAGER, ("force", "true")),
+            body=manifest,
+            content_type=APPLY,
+        )
+
+    async def delete(self, kind: ChildKind, key: PoolKey, uid: str) -> None:
+        name = child_name(kind, key)
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._write(
+                f"delete {kind} {key.namespace}/{name}",
+                "DELETE",
+                path(kind.api_version, kind.plural, key.namespace, name),
+                body=body,
+            )
+        except NotFound:
+            log.debug("already gone", extra={"kind": kind, "child": name})
+
+    async def patch_status(self, key: PoolKey, status: Object, resource_version: str | None) -> Object:
+        body: dict[str, Any] = {"status": status}
+        if resource_version is not None:
+            body["metadata"] = {"resourceVersion": resource_version}
+        return await self._write(
+            f"patch status of InferencePool {key}",
+            "PATCH",
+            pool_path(key, "status"),
+            query=_MANAGER,
+            body=body,
+            content_type=MERGE,
+        )
+
+    async def annotate_pod(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
+        try:
+            await self._write(
+                f"annotate Pod {namespace}/{name}",
+                "PATCH",
+                path("v1", "pods", namespace, name),
+                query=_MANAGER,
+                body={"metadata": {"annotations": dict(annotations)}},
+                content_type=MERGE,
+            )
+        except NotFound:
+            log.debug("already gone", extra={"kind": "Pod", "child": name})
+
+    async def scale_pool(self, key: PoolKey, replicas: int) -> None:
+        """Write the pool's `/scale` as the autoscaler; the reconcile flow carries it on to the Deployment."""
+        await self._write(
+            f"scale InferencePool {key}",
+            "PATCH",
+            pool_path(key, "scale"),
+            query=(("fieldManager", AUTOSCALER_FIELD_MANAGER),),
+            body={"spec": {"replicas": replicas}},
+            content_type=MERGE,
+        )
+
+    async def read_pool(self, key: PoolKey) -> Object | None:
+        return await self._read(f"read InferencePool {key}", pool_path(key))
+
+    async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
+        name = child_name(kind, key)
+        return await self._read(
+            f"read {kind} {key.namespace}/{name}", path(kind.api_version, kind.plural, key.namespace, name)
+        )
+
+    def emit(self, event: PlannedEvent) -> None:
+        self._emitter.emit(event)
+
+    async def _read(self, what: str, url: str) -> Object | None:
+        try:
+            answer: Object = await self._transport.request(what, "GET", url)
+        except NotFound:
+            return None
+        return answer
+
+    async def _write(
+        self, what: str, method: str, url: str, *, query: Query = (), body: Object, content_type: str = JSON
+    ) -> Object:
+        await asyncio.sleep(self._bucket.reserve())
+        if not self._fence.may_write():
+            raise Unavailable(what, None, "NotLeader", "another replica may be the leader now")
+        outcome = "error"
+        try:
+            answer: Object = await self._transport.request(
+                what, method, url, query=query, body=body, content_type=content_type
+            )
+            outcome = "ok"
+        finally:
+            self._counter.wrote(what.split(" ", 2)[0], outcome)
+        log.debug("wrote", extra={"call": what})
+        return answer

@@ -1,0 +1,79 @@
+"""One HTTP call to the API server: plain JSON in and out, always with a time limit, errors translated.
+
+`connect()` finds the credentials as every Kubernetes client does: the pod's service account, else KUBECONFIG.
+A Transport belongs to the event loop it was made in.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from kvik_operator.kube import errors
+
+JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+Query = Sequence[tuple[str, str]]
+
+
+async def connect(*, user_agent: str, timeout: float) -> "Transport":
+    """`timeout` is in seconds and holds for each call that names none. Raises ConfigException without credentials."""
+    configuration = Configuration(client_session_kwargs={"trust_env": False})
+    try:
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except ConfigException:
+        await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    api = ApiClient(configuration)
+    api.user_agent = user_agent
+    return Transport(api, timeout)
+
+
+class Transport:
+    def __init__(self, api: ApiClient, timeout: float) -> None:
+        self._api = api
+        self._timeout = timeout
+
+    async def request(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float | None = None,
+    ) -> Any:
+        """The parsed answer. `what` names the call in errors. Raises ClusterError."""
+        seconds = timeout if timeout is not None else self._timeout
+        try:
+            _, url, headers, payload, _ = await self._api.param_serialize(
+                method,
+                path,
+                query_params=list(query),
+                header_params={"Accept": accept, "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._api.call_api(
+                method, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(total=seconds)
+            )
+            data: bytes = await response.read()  # type: ignore[no-untyped-call]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise errors.from_exception(what, error) from error
+        if response.status >= 300:
+            raise errors.from_response(what, response.status, data, response.headers)
+        try:
+            return json.loads(data) if data else {}
+        except ValueError as error:
+            raise errors.from_exception(what, error) from error
+
+    async def close(self) -> None:
+        await self._api.close()  # type: ignore[no-untyped-call]

@@ -1,0 +1,140 @@
+"""Checks the watches against what there is: one metadata LIST per kind every minute.
+
+What vanished without an event is dropped and enqueued. What is newer there than in the store, and stays so, means that
+a watch has gone deaf (kopf #996, #1276): liveness fails then. `DeafWatch` and `vanished` are pure.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvik_operator.errors import ClusterError
+from kvik_operator.kube.kinds import WatchedKind
+from kvik_operator.kube.store import ObjectId, Store, is_newer_version
+from kvik_operator.names import PoolKey
+
+log = logging.getLogger(__name__)
+
+Versions = Mapping[ObjectId, str]
+Lister = Callable[[WatchedKind, str | None], Awaitable[Versions]]
+
+
+def vanished(before: Versions, listed: Versions, after: Versions) -> list[ObjectId]:
+    """What the store had before and after the LIST, unchanged, and the LIST has not."""
+    return [known for known, version in before.items() if known not in listed and after.get(known) == version]
+
+
+@dataclass(slots=True)
+class DeafWatch:
+    """Objects that the API server has in a newer version than the store. `patience` is in seconds.
+
+    A watch is called deaf only by a second LIST, which shows that the object is still there and still newer.
+    """
+
+    patience: float = 30.0
+    _behind: dict[ObjectId, tuple[str, float]] = field(default_factory=dict)
+    """The version that was listed, and since when the store has been behind it."""
+    _deaf_since: float | None = None
+
+    def listed(self, kind: str, namespace: str | None, listed: Versions, stored: Versions, now: float) -> None:
+        """A LIST of one kind in one or (None) all namespaces; `stored` is what the store had there after it."""
+        for known in list(self._behind):
+            if known.kind == kind and namespace in (None, known.namespace) and known not in listed:
+                del self._behind[known]
+        for known, version in listed.items():
+            if is_newer_version(version, stored.get(known, "0")):
+                self._behind.setdefault(known, (version, now))
+        self.caught_up(kind, stored)
+        if self._deaf_since is None and self.overdue(now, kind):
+            self._deaf_since = now
+
+    def caught_up(self, kind: str, stored: Versions) -> None:
+        """Forget what a watch has brought meanwhile."""
+        for known, (version, _) in list(self._behind.items()):
+            if known.kind == kind and known in stored and not is_newer_version(version, stored[known]):
+                del self._behind[known]
+        if not self._behind:
+            self._deaf_since = None
+
+    def overdue(self, now: float, kind: str | None = None) -> bool:
+        """Whether some object has been newer for the whole patience, so that a second LIST is due."""
+        return any(
+            now - since >= self.patience for known, (_, since) in self._behind.items() if kind in (None, known.kind)
+        )
+
+    @property
+    def deaf_since(self) -> float | None:
+        """None: all watches hear, as far as is known."""
+        return self._deaf_since
+
+    def suspects(self) -> Collection[ObjectId]:
+        return list(self._behind)
+
+
+class Relister:
+    """`period` is in seconds; `namespaces` empty means all."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        watched: Sequence[WatchedKind],
+        namespaces: Sequence[str],
+        enqueue: Callable[[Iterable[PoolKey]], None],
+        period: float,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._watched = watched
+        self._namespaces: Sequence[str | None] = list(namespaces) or [None]
+        self._enqueue = enqueue
+        self._period = period
+        self._clock = clock
+        self._deaf = DeafWatch(patience)
+        self.last_success: float | None = None
+        """When (monotonic) all kinds were last listed; None: never yet."""
+
+    @property
+    def deaf_since(self) -> float | None:
+        """When (monotonic) a watch was found deaf; None: all hear. From any thread."""
+        return self._deaf.deaf_since
+
+    async def run(self, lister: Lister) -> None:
+        """List every `period`, and look between whether the watches have caught up; until cancelled."""
+        while True:
+            try:
+                for namespace in self._namespaces:
+                    for watched in self._watched:
+                        await self._relist(lister, watched, namespace)
+                self.last_success = self._clock()
+            except ClusterError as error:
+                # No answer tells nothing about the watches; they have their own back-off.
+                log.warning("relist failed", extra={"error": str(error)})
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next LIST is due, or a second one must show whether a watch is deaf."""
+        for _ in range(10):
+            await asyncio.sleep(self._period / 10)
+            for watched in self._watched:
+                self._deaf.caught_up(watched.kind, self._store.versions(watched.kind))
+            if self._deaf.deaf_since is None and self._deaf.overdue(self._clock()):
+                return
+
+    async def _relist(self, lister: Lister, watched: WatchedKind, namespace: str | None) -> None:
+        before = self._stored(watched.kind, namespace)
+        listed = await lister(watched, namespace)
+        after = self._stored(watched.kind, namespace)
+        for identity in vanished(before, listed, after):
+            log.info("vanished without an event", extra={"kind": identity.kind, "object": identity.name})
+            self._enqueue(self._store.forget(identity))
+        self._deaf.listed(watched.kind, namespace, listed, self._stored(watched.kind, namespace), self._clock())
+        if self._deaf.deaf_since is not None:
+            log.error("a watch is deaf", extra={"objects": str(list(self._deaf.suspects())[:3])})
+
+    def _stored(self, kind: str, namespace: str | None) -> Versions:
+        versions = self._store.versions(kind)
+        return {known: v for known, v in versions.items() if namespace is None or known.namespace == namespace}

@@ -1,0 +1,52 @@
+"""An event loop in a thread of its own, apart from kopf's, which cancels every task of the loop it runs in."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class LoopThread:
+    """Runs `main()` in a new loop until it is stopped. `crashed` is called if it ends by itself, which is a bug."""
+
+    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]], crashed: Callable[[], None]) -> None:
+        self._name = name
+        self._main = main
+        self._crashed = crashed
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancel the main coroutine; returns at once. From any thread, any number of times."""
+        self._stopping.set()
+        if self._loop is not None and self._task is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def join(self, timeout: float) -> bool:
+        """Whether the thread ended within `timeout` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._supervise())
+        except asyncio.CancelledError:
+            return
+        except Exception:
+            log.exception("a thread crashed: this is a bug", extra={"thread_name": self._name})
+        if not self._stopping.is_set():
+            self._crashed()
+
+    async def _supervise(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._stopping.is_set():
+            return
+        await self._main()
