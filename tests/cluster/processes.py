@@ -101,6 +101,7 @@ class Daemon:
                 start_new_session=True,
             )
         identity = identify(child.pid)
+        child.returncode = 0  # followed and reaped by pid from here on; else Popen warns that it is still running
         if identity is None:
             raise RuntimeError(f"{self.name} ended at once: {self.log_tail()}")
         self.record.write_text(identity.dump())

@@ -1,0 +1,360 @@
+"""The InferencePool schema, tried on a real API server: what it takes, what it refuses and with which words."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from tests.support.control_plane import RunningControlPlane, control_plane
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).resolve().parents[2]
+CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"
+NAMESPACE = "default"
+SOURCE = "file:///models/smollm2/model.gguf"
+
+
+class Pools:
+    """The pools of one namespace, strictly validated as kubectl does it."""
+
+    def __init__(self, api: client.CustomObjectsApi) -> None:
+        self._api = api
+        self._where = {"group": "kvik.dev", "version": "v1alpha1", "namespace": NAMESPACE, "plural": "inferencepools"}
+
+    def create(self, pool: Mapping[str, Any], *, dry_run: bool = True, validation: str = "Strict") -> dict[str, Any]:
+        kept = {"dry_run": "All"} if dry_run else {}
+        created: dict[str, Any] = self._api.create_namespaced_custom_object(
+            **self._where, body=pool, field_validation=validation, **kept
+        )
+        return created
+
+    def refusal(self, pool: Mapping[str, Any]) -> str:
+        """The message with which the API server refuses this pool."""
+        with pytest.raises(ApiException) as refused:
+            self.create(pool)
+        message: str = json.loads(refused.value.body)["message"]
+        return message
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
+    with control_plane(tmp_path_factory.mktemp("plane")) as running:
+        running.run_kubectl("apply", "--server-side", "-f", str(CRD))
+        running.run_kubectl("wait", "--for=condition=Established", "crd/inferencepools.kvik.dev", "--timeout=30s")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pools(plane: RunningControlPlane) -> Iterator[Pools]:
+    with config.new_client_from_config(str(plane.kubeconfig)) as connection:
+        yield Pools(client.CustomObjectsApi(connection))
+
+
+def pool(spec: Mapping[str, Any] | None = None, name: str = "chat") -> dict[str, Any]:
+    """A smallest pool with `spec` over it."""
+    return {
+        "apiVersion": "kvik.dev/v1alpha1",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"model": {"source": SOURCE}, **(spec or {})},
+    }
+
+
+EVERYTHING: dict[str, Any] = {
+    "model": {
+        "source": "hf://org/name@3f2a9c1#model-q4_1.gguf",
+        "name": "org/chat:latest",
+        "digest": "sha256:" + "0" * 64,
+        "secretRef": {"name": "hf-token"},
+        "dtype": "BF16",
+        "maxContextTokens": 8192,
+    },
+    "slo": {"class": "Interactive", "ttft": "1s500ms"},
+    "batching": {"maxRequests": 8, "maxBatchTokens": 512, "chunkedPrefillTokens": 512, "maxQueuedRequests": 0},
+    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "prefixCache": "Disabled"},
+    "resources": {
+        "device": "GPU",
+        "accelerators": {"resourceName": "amd.com/gpu"},
+        "requests": {"cpu": 2, "memory": "8Gi", "ephemeral-storage": "20Gi"},
+        "limits": {"cpu": "4", "memory": "8Gi"},
+    },
+    "scaling": {
+        "minReplicas": 1,
+        "maxReplicas": 4,
+        "targetLoadPercent": 70,
+        "podFullAt": {"kvUtilizationPercent": 80, "queuedRequests": 5, "ttft": "2s"},
+        "scaleDownStabilization": "60s",
+    },
+    "startup": {"timeout": "10m"},
+    "drain": {"timeout": "90s"},
+    "template": {
+        "labels": {"team": "search"},
+        "annotations": {"example.com/note": "yes"},
+        "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/r"},
+        "nodeSelector": {"pool": "gpu"},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
+                }
+            }
+        },
+        "priorityClassName": "serving",
+        "runtimeClassName": "nvidia",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+        "imagePullSecrets": [{"name": "registry"}],
+        "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+    },
+}
+
+
+def test_every_field_at_once_is_accepted(pools: Pools) -> None:
+    created = pools.create(pool(EVERYTHING))
+    for name, value in EVERYTHING.items():
+        assert created["spec"][name] == value
+
+
+def test_the_smallest_pool_gets_only_defaults_that_no_other_field_decides(pools: Pools) -> None:
+    created = pools.create(pool())
+    assert created["spec"] == {
+        "model": {"source": SOURCE},
+        "slo": {"class": "Balanced"},
+        "resources": {"device": "GPU"},
+        "replicas": 1,
+    }
+
+
+ACCEPTED_SOURCES = [
+    "hf://HuggingFaceTB/SmolLM2-135M-Instruct@main",
+    "hf://org/na.me_x@refs/pr/1",
+    "pvc://models/llama",
+    "pvc://my.claim/dir/model.gguf",
+    SOURCE,
+]
+
+
+@pytest.mark.parametrize("source", ACCEPTED_SOURCES)
+def test_a_good_source_is_accepted(pools: Pools, source: str) -> None:
+    assert pools.create(pool({"model": {"source": source}}))["spec"]["model"]["source"] == source
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    # what: (spec, the field in the message, words of the message)
+    "no_source": ({"model": {}}, "spec.model.source", "Required value"),
+    "empty_source": ({"model": {"source": ""}}, "spec.model.source", "at least 1 chars"),
+    "unknown_scheme": ({"model": {"source": "http://x/y"}}, "spec.model.source", "hf://ORG/NAME@REV"),
+    "s3_not_yet": ({"model": {"source": "s3://bucket/x"}}, "spec.model.source", "must be hf://"),
+    "hf_without_revision": ({"model": {"source": "hf://org/name"}}, "spec.model.source", "needs a revision"),
+    "hf_without_org": ({"model": {"source": "hf://name@main"}}, "spec.model.source", "needs a revision"),
+    "pvc_without_path": ({"model": {"source": "pvc://claim"}}, "spec.model.source", "a claim and a path"),
+    "source_climbs_up": ({"model": {"source": "pvc://c/../../etc"}}, "spec.model.source", "must not contain '..'"),
+    "file_outside_models": ({"model": {"source": "file:///etc/passwd"}}, "spec.model.source", "file:///models/PATH"),
+    "source_with_space": ({"model": {"source": "pvc://c/a b"}}, "spec.model.source", "without spaces"),
+    "source_with_newline": ({"model": {"source": "pvc://c/a\nb"}}, "spec.model.source", "pvc"),
+    "long_source": ({"model": {"source": "pvc://c/" + "a" * 1024}}, "spec.model.source", "may not be more than 1024"),
+    "secret_without_hf": (
+        {"model": {"source": SOURCE, "secretRef": {"name": "x"}}},
+        "spec.model.secretRef",
+        "only used by hf://",
+    ),
+    "short_digest": ({"model": {"source": SOURCE, "digest": "sha256:1"}}, "spec.model.digest", "should match"),
+    "model_name_with_space": ({"model": {"source": SOURCE, "name": "a b"}}, "spec.model.name", "should match"),
+    "unknown_dtype": ({"model": {"source": SOURCE, "dtype": "FP4"}}, "spec.model.dtype", "supported values"),
+    "lower_case_class": ({"slo": {"class": "interactive"}}, "spec.slo.class", "Interactive"),
+    "zero_ttft": ({"slo": {"ttft": "0s"}}, "spec.slo.ttft", "longer than 0s"),
+    "number_as_ttft": ({"slo": {"ttft": 500}}, "spec.slo.ttft", "must be of type string"),
+    "iso_duration": ({"slo": {"ttft": "PT1S"}}, "spec.slo.ttft", "should match"),
+    "negative_duration": ({"drain": {"timeout": "-1s"}}, "spec.drain.timeout", "should match"),
+    "no_requests": ({"batching": {"maxRequests": 0}}, "spec.batching.maxRequests", "greater than or equal to 1"),
+    "chunk_over_batch": (
+        {"batching": {"maxBatchTokens": 256, "chunkedPrefillTokens": 512}},
+        "spec.batching.chunkedPrefillTokens",
+        "must not exceed maxBatchTokens",
+    ),
+    "requests_over_batch": (
+        {"batching": {"maxBatchTokens": 16, "maxRequests": 32}},
+        "spec.batching.maxRequests",
+        "must not exceed maxBatchTokens",
+    ),
+    "size_and_percent": (
+        {"kvCache": {"size": "1Gi", "memoryPercent": 50}},
+        "spec.kvCache.memoryPercent",
+        "memoryPercent or size",
+    ),
+    "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0"),
+    "odd_block": ({"kvCache": {"blockTokens": 17}}, "spec.kvCache.blockTokens", "supported values"),
+    "radix_not_yet": ({"kvCache": {"prefixCache": "Radix"}}, "spec.kvCache.prefixCache", "BlockHash"),
+    "hundred_percent": ({"kvCache": {"memoryPercent": 100}}, "spec.kvCache.memoryPercent", "less than or equal to 98"),
+    "accelerator_on_cpu": (
+        {"resources": {"device": "CPU", "accelerators": {"resourceName": "nvidia.com/gpu"}}},
+        "spec.resources.accelerators",
+        "need device GPU",
+    ),
+    "native_resource_as_accelerator": (
+        {"resources": {"accelerators": {"resourceName": "cpu"}}},
+        "spec.resources.accelerators.resourceName",
+        "extended resource",
+    ),
+    "request_over_limit": (
+        {"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}},
+        "spec.resources.requests.memory",
+        "must not exceed limits.memory",
+    ),
+    "cpu_request_over_limit": (
+        {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}},
+        "spec.resources.requests.cpu",
+        "must not exceed limits.cpu",
+    ),
+    "negative_replicas": ({"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
+    "fractional_replicas": ({"replicas": 1.5}, "spec.replicas", "type int"),
+    "scaling_without_max": ({"scaling": {"minReplicas": 1}}, "spec.scaling.maxReplicas", "Required value"),
+    "min_over_max": (
+        {"scaling": {"minReplicas": 3, "maxReplicas": 2}},
+        "spec.scaling.minReplicas",
+        "must not exceed maxReplicas",
+    ),
+    "scale_to_zero_not_yet": ({"scaling": {"minReplicas": 0, "maxReplicas": 2}}, "spec.scaling.minReplicas", "to 1"),
+    "long_window": (
+        {"scaling": {"maxReplicas": 2, "scaleDownStabilization": "61m"}},
+        "spec.scaling.scaleDownStabilization",
+        "at most 1h",
+    ),
+    "long_drain": ({"drain": {"timeout": "2h"}}, "spec.drain.timeout", "at most 1h"),
+    "long_startup": ({"startup": {"timeout": "7h"}}, "spec.startup.timeout", "at most 6h"),
+    "our_label": (
+        {"template": {"labels": {"kvik.dev/pool": "other"}}},
+        "spec.template.labels",
+        "are reserved",
+    ),
+    "app_label": (
+        {"template": {"labels": {"app.kubernetes.io/name": "other"}}},
+        "spec.template.labels",
+        "are reserved",
+    ),
+    "bad_label_value": ({"template": {"labels": {"team": "a b"}}}, "spec.template.labels", "must be a label value"),
+    "bad_annotation_key": ({"template": {"annotations": {"a b": "c"}}}, "spec.template.annotations", "qualified"),
+    "deletion_cost": (
+        {"template": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": "9"}}},
+        "spec.template.annotations",
+        "are reserved",
+    ),
+    "apparmor_off": (
+        {"template": {"annotations": {"container.apparmor.security.beta.kubernetes.io/engine": "unconfined"}}},
+        "spec.template.annotations",
+        "AppArmor",
+    ),
+    "system_priority": (
+        {"template": {"priorityClassName": "system-node-critical"}},
+        "spec.template.priorityClassName",
+        "reserved",
+    ),
+    "kvik_variable": ({"template": {"env": [{"name": "KVIK_PORT", "value": "1"}]}}, "spec.template.env", "reserved"),
+    "ld_preload": ({"template": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "spec.template.env", "reserved"),
+    "python_path": ({"template": {"env": [{"name": "PYTHONPATH", "value": "x"}]}}, "spec.template.env", "reserved"),
+    "token_in_env": ({"template": {"env": [{"name": "HF_TOKEN", "value": "x"}]}}, "spec.template.env", "reserved"),
+    "same_variable_twice": (
+        {"template": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+        "spec.template.env",
+        "Duplicate value",
+    ),
+    "env_from_secret": (
+        {"template": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}},
+        "valueFrom",
+        "unknown field",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_bad_pool_is_refused_with_a_message_that_names_the_field(pools: Pools, what: str) -> None:
+    spec, field, words = REFUSED[what]
+    message = pools.refusal(pool(spec))
+    assert field in message
+    assert words in message
+
+
+@pytest.mark.parametrize("name", ["a" * 46, "0chat", "a.b"])
+def test_a_name_that_children_cannot_carry_is_refused(pools: Pools, name: str) -> None:
+    assert "metadata.name" in pools.refusal(pool(name=name))
+
+
+def test_the_longest_name_is_accepted(pools: Pools) -> None:
+    assert pools.create(pool(name="a" * 45))
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "host_path": {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+    "privileged": {"securityContext": {"privileged": True}},
+    "host_network": {"hostNetwork": True},
+    "host_pid": {"hostPID": True},
+    "service_account": {"serviceAccountName": "admin"},
+    "containers": {"containers": [{"name": "x", "image": "evil"}]},
+    "sidecar": {"initContainers": [{"name": "x", "image": "evil"}]},
+    "token": {"automountServiceAccountToken": True},
+    "node": {"nodeName": "control-plane"},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_template_cannot_be_expressed(pools: Pools, what: str) -> None:
+    hostile = pool({"template": HOSTILE[what]})
+    assert "unknown field" in pools.refusal(hostile)
+    assert pools.create(hostile, validation="Ignore")["spec"]["template"] == {}
+
+
+def test_scale_reads_and_writes_replicas_and_apply_keeps_them(plane: RunningControlPlane, pools: Pools) -> None:
+    manifest = json.dumps(pool(name="scaled"))
+    plane.run_kubectl("apply", "-f", "-", stdin=manifest)
+    plane.run_kubectl("scale", "inferencepools.kvik.dev/scaled", "--replicas=3", "-n", NAMESPACE)
+    plane.run_kubectl("apply", "-f", "-", stdin=manifest)
+    read = plane.run_kubectl(
+        "get", "inferencepools.kvik.dev/scaled", "-n", NAMESPACE, "-o", "jsonpath={.spec.replicas}"
+    )
+    assert read == "3"
+
+
+def test_a_status_of_our_own_making_is_stored_whole(plane: RunningControlPlane, pools: Pools) -> None:
+    """What the operator writes is in the schema: nothing of it is pruned."""
+    pools.create(pool(name="told"), dry_run=False)
+    status = {
+        "observedGeneration": 1,
+        "ready": "1/1",
+        "replicas": 1,
+        "readyReplicas": 1,
+        "selector": "kvik.dev/pool=told",
+        "endpoint": "http://told.default.svc:8000/v1",
+    }
+    plane.run_kubectl(
+        "patch", "inferencepools.kvik.dev/told", "-n", NAMESPACE, "--subresource=status", "--type=merge",
+        "-p", json.dumps({"status": status}),
+    )  # fmt: skip
+    stored = json.loads(plane.run_kubectl("get", "inferencepools.kvik.dev/told", "-n", NAMESPACE, "-o", "json"))
+    assert stored["status"] == status
+    shown = plane.run_kubectl("get", "kvp", "told", "-n", NAMESPACE)
+    assert shown.split("\n")[0].split() == ["NAME", "READY", "DESIRED", "CLASS", "MODEL", "AGE"]
+    assert shown.split("\n")[1].split()[:4] == ["told", "1/1", "1", "Balanced"]
+
+
+def test_every_field_of_the_schema_is_described() -> None:
+    """`kubectl explain` has something to say about each of them."""
+    crd = yaml.safe_load(CRD.read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert list(_undescribed(schema, "")) == []
+
+
+def _undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    for name, field in (schema.get("properties") or {}).items():
+        if path == "" and name == "metadata":
+            continue
+        if len(field.get("description", "")) < 4:
+            yield f"{path}.{name}"
+        yield from _undescribed(field, f"{path}.{name}")
+    if isinstance(schema.get("items"), Mapping):
+        yield from _undescribed(schema["items"], f"{path}[]")
