@@ -1,6 +1,7 @@
 """The base image where no registry can be asked: Debian by debootstrap, from the mirror that apt uses here."""
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def ensure_local_base() -> str:
         ["buildah", "inspect", "--type", "image", LOCAL_BASE], capture_output=True, check=False
     ).returncode:
         debian.ensure({"debootstrap": "debootstrap", "tar": "tar"})
-        print(f"images: making {LOCAL_BASE} by debootstrap (one or two minutes) ...", flush=True)
+        print(f"images: making {LOCAL_BASE} by debootstrap (one or two minutes) ...", flush=True, file=sys.stderr)
         with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
             root = Path(scratch) / "root"
             _run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", SUITE, str(root), mirror())

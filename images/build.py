@@ -1,6 +1,7 @@
 """Builds one image, unless the image that is here was built from the same inputs."""
 
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,11 +26,11 @@ def build(image: Image, builder: Builder) -> None:
         context.copy_context({"Containerfile": image.containerfile, **image.context}, target)
         inputs = context.content_hash(target, arguments)
         if builder.inputs_of(image.name) == inputs:
-            print(f"images: {image.name} is up to date", flush=True)
+            print(f"images: {image.name} is up to date", flush=True, file=sys.stderr)
             return
-        print(f"images: building {image.name} ...", flush=True)
+        print(f"images: building {image.name} ...", flush=True, file=sys.stderr)
         builder.build(image.name, target, arguments, inputs)
-    print(f"images: built {image.name} in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"images: built {image.name} in {time.monotonic() - begin:.0f} s", flush=True, file=sys.stderr)
 
 
 def _base(builder: Builder) -> str | None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class Buildah:
 
 
 def choose() -> Builder:
-    if docker_answers():
+    """CLUSTER=local reads buildah's store, so there a Docker engine is left alone."""
+    if os.environ.get("CLUSTER") != "local" and docker_answers():
         return Docker()
     debian.ensure({"buildah": "buildah"})
     return Buildah()
@@ -91,5 +93,5 @@ def _label(command: Sequence[str]) -> str | None:
 def _build(command: Sequence[str], image: str, context: Path, arguments: Mapping[str, str]) -> None:
     flags = [flag for name, value in arguments.items() for flag in ("--build-arg", f"{name}={value}")]
     full = [*command, *flags, "--file", str(context / "Containerfile"), "--tag", image, str(context)]
-    if subprocess.run(full, check=False).returncode != 0:
+    if subprocess.run(full, check=False, stdout=sys.stderr).returncode != 0:
         raise RuntimeError(f"building {image} failed (see above)")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def ensure(needed: Mapping[str, str]) -> None:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise RuntimeError(f"missing programs: install these packages (Debian's names): {' '.join(absent)}")
-    print(f"set-up: installing {' '.join(absent)}", flush=True)
+    print(f"set-up: installing {' '.join(absent)}", flush=True, file=sys.stderr)
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--yes", "--no-install-recommends", *absent]):
         done = subprocess.run(

@@ -1,45 +1,70 @@
-"""python3 -m tests.cluster up | down | load IMAGE ... | paths"""
+"""python3 -m tests.cluster up | down | env | load IMAGE ... | tools
+
+Standard output holds only what a shell can evaluate; progress goes to standard error.
+"""
 
 import argparse
 import fcntl
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cluster import build
-from tests.cluster.down import down
-from tests.cluster.load_image import Loader
-from tests.cluster.paths import cache_root, local_cluster
-from tests.cluster.up import up
+from tests.cluster import build, target
+from tests.cluster.paths import cache_root
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="cluster", description="The local Kubernetes cluster of this machine.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="start it, or find it running")
-    commands.add_parser("down", help="stop it and remove all its traces")
-    commands.add_parser("build", help="build its programs only, and print their folder")
-    commands.add_parser("load", help="give it images of buildah's store").add_argument("image", nargs="+")
-    arguments = parser.parse_args()
-    folder = local_cluster()
+    arguments = _parser().parse_args()
     try:
+        if arguments.command == "tools":
+            _print_shell(KUBECTL=build.programs(build.CLIENTS).kubectl, HELM=build.programs(build.CLIENTS).helm)
+            return 0
         with _one_at_a_time():
-            match arguments.command:
-                case "up":
-                    up(folder)
-                    print(f"export KUBECONFIG={folder.kubeconfig}")
-                case "down":
-                    down(folder)
-                    print("cluster: down")
-                case "build":
-                    print(build.programs().folder)
-                case "load":
-                    for image in arguments.image:
-                        Loader(folder).load(image)
+            _run(arguments)
     except (RuntimeError, TimeoutError, LookupError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cluster", description="The cluster that CLUSTER names: local, kind, existing."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start it, or find it running; prints the KUBECONFIG line")
+    commands.add_parser("env", help="like up, but prints KUBECONFIG, KUBECTL, HELM and IMAGE_PREFIX for a shell")
+    commands.add_parser("down", help="stop it and remove all its traces")
+    commands.add_parser("load", help="give it images that were built here").add_argument("image", nargs="+")
+    commands.add_parser("tools", help="build kubectl and helm only, and print KUBECTL and HELM")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    cluster = target.from_environment()
+    match arguments.command:
+        case "up":
+            _print_shell(KUBECONFIG=cluster.up().kubeconfig)
+        case "env":
+            access = cluster.up()
+            _print_shell(
+                KUBECONFIG=access.kubeconfig,
+                KUBECTL=access.kubectl,
+                HELM=access.helm,
+                IMAGE_PREFIX=access.image_prefix,
+            )
+        case "down":
+            cluster.down()
+            print("cluster: down", file=sys.stderr)
+        case "load":
+            for image in arguments.image:
+                cluster.load(image)
+
+
+def _print_shell(**values: object) -> None:
+    for name, value in values.items():
+        print(f"export {name}={shlex.quote(str(value))}", flush=True)
 
 
 @contextmanager

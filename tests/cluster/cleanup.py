@@ -38,8 +38,9 @@ def refuse_another_kubelet(folder: ClusterFolder) -> None:
 
 
 def stop_daemons(folder: ClusterFolder) -> None:
+    """Nothing of it is kept, so nobody gets long to finish."""
     for name in STOP_ORDER:
-        end_recorded(folder.pids / name)
+        end_recorded(folder.pids / name, patience=2.0)
 
 
 def kill_containers(folder: ClusterFolder) -> None:
@@ -112,9 +113,12 @@ def remove_cgroups() -> None:
                 break  # still in use: not ours to force
 
 
-def remove_cni_results() -> None:
-    for result in Path("/var/lib/cni/results").glob(f"{node.CNI_NETWORK}-*"):
-        result.unlink(missing_ok=True)
+def remove_cni_results(results: Path = Path("/var/lib/cni/results")) -> None:
+    """The CNI library's notes on each of the cluster's pods, its loopback interface included."""
+    for result in results.glob(f"{node.CNI_NETWORK}-*"):
+        pod = result.name.removeprefix(f"{node.CNI_NETWORK}-").split("-")[0]
+        (results / f"cni-loopback-{pod}-lo").unlink(missing_ok=True)
+        result.unlink()
 
 
 def remove_traces(folder: ClusterFolder) -> None:

