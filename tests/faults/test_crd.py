@@ -11,6 +11,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from tests.support.control_plane import RunningControlPlane, control_plane
+from tests.support.kubectl import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,7 +47,12 @@ class Pools:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
     with control_plane(tmp_path_factory.mktemp("plane")) as running:
         running.run_kubectl("apply", "--server-side", "-f", str(CRD))
-        running.run_kubectl("wait", "--for=condition=Established", "crd/inferencepools.kvik.dev", "--timeout=30s")
+        served = "jsonpath={.status.conditions[?(@.type=='Established')].status}"
+        wait_for(
+            "the CRD to be served",
+            lambda: running.run_kubectl("get", "crd", "inferencepools.kvik.dev", "-o", served) == "True",
+            30,
+        )
         yield running
 
 
