@@ -1,4 +1,4 @@
-"""A GGUF's metadata as Hugging Face's config.json. Used by convert alone."""
+"""A GGUF's metadata as Hugging Face's config.json, so that one reader (models.config) checks both formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _llama(header: GGUFHeader) -> dict[str, Any]:
     get = _Values(header.metadata, "llama.")
     heads = get.count("attention.head_count")
     hidden = get.count("embedding_length")
-    names = {t.name for t in header.tensors}
+    shapes = {t.name: t.shape for t in header.tensors}
+    _refuse_unsupported(header.metadata, get.count("attention.key_length", max(1, hidden // heads)))
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -38,18 +39,40 @@ def _llama(header: GGUFHeader) -> dict[str, Any]:
         "num_hidden_layers": get.count("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": get.count("attention.head_count_kv", heads),
-        "head_dim": get.count("attention.key_length", hidden // heads),
+        "head_dim": get.count("attention.key_length", max(1, hidden // heads)),
         "max_position_embeddings": get.count("context_length"),
         "rms_norm_eps": get.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": get.number("rope.freq_base", 10000.0),
-        "tie_word_embeddings": "output.weight" not in names,
-        "vocab_size": len(header.metadata.get("tokenizer.ggml.tokens") or []),
+        "tie_word_embeddings": "output.weight" not in shapes,
+        "rope_scaling": _rope_scaling(header.metadata),
+        # The embedding may be padded beyond the tokenizer's tokens.
+        "vocab_size": shapes.get("token_embd.weight", (0, 0))[-1],
         "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _end_tokens(header.metadata),
     }
 
 
 _ARCHITECTURES: dict[str, Callable[[GGUFHeader], dict[str, Any]]] = {"llama": _llama}
+
+
+def _refuse_unsupported(metadata: dict[str, Any], head_dim: int) -> None:
+    """StartError (ModelUnsupported) for what changes the model's answers and is not computed here."""
+    wrong = {
+        "mixture of experts": metadata.get("llama.expert_count") not in (None, 0),
+        "a sliding window": metadata.get("llama.attention.sliding_window") not in (None, 0),
+        "rotary embedding of a part of each head": metadata.get("llama.rope.dimension_count", head_dim) != head_dim,
+        "values of another width than keys": metadata.get("llama.attention.value_length", head_dim) != head_dim,
+    }
+    for feature, found in wrong.items():
+        if found:
+            raise StartError(StartReason.MODEL_UNSUPPORTED, f"the GGUF file asks for {feature}")
+
+
+def _rope_scaling(metadata: dict[str, Any]) -> dict[str, Any] | None:
+    kind = metadata.get("llama.rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    return {"rope_type": kind, "factor": metadata.get("llama.rope.scaling.factor")}
 
 
 def _end_tokens(metadata: dict[str, Any]) -> list[int]:

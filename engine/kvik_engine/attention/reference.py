@@ -1,0 +1,59 @@
+"""The oracle: plain torch, one row and one head group after the other, in fp32. Slow and obviously right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.kv_cache import KVCache, LayerCache
+
+
+class ReferenceBackend:
+    """See attention.backend."""
+
+    name = "reference"
+
+    def plan(self, batch: AttentionBatch, cache: KVCache) -> ReferenceStep:
+        return ReferenceStep(batch, cache.block_tokens)
+
+
+class ReferenceStep:
+    """One step's rows, read straight from the batch."""
+
+    def __init__(self, batch: AttentionBatch, block_tokens: int) -> None:
+        self._batch = batch
+        self._block_tokens = block_tokens
+
+    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+        for token, slot in enumerate(self._batch.slots.tolist()):
+            block, offset = divmod(slot, self._block_tokens)
+            cache.keys[block, :, offset] = key[token]
+            cache.values[block, :, offset] = value[token]
+
+    def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        at = 0
+        for row, (start, length) in enumerate(zip(self._batch.starts, self._batch.lengths, strict=True)):
+            keys = self._past(cache.keys, row, start + length)
+            values = self._past(cache.values, row, start + length)
+            for i in range(length):
+                seen = start + i + 1
+                out[at + i] = _attend_token(query[at + i], keys[:, :seen], values[:, :seen], scale).to(query.dtype)
+            at += length
+        return out
+
+    def _past(self, cache: Tensor, row: int, tokens: int) -> Tensor:
+        """The row's first tokens, gathered through its block table: fp32 [kv_heads, tokens, head_dim]."""
+        blocks = self._batch.block_tables[row, : -(-tokens // self._block_tokens)].long()
+        gathered = cache[blocks].float().transpose(0, 1)
+        return gathered.reshape(cache.shape[1], -1, cache.shape[3])[:, :tokens]
+
+
+def _attend_token(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """[heads, head_dim] against [kv_heads, seen, head_dim] twice -> fp32 [heads, head_dim]."""
+    group = query.shape[0] // keys.shape[0]
+    keys = keys.repeat_interleave(group, dim=0)
+    values = values.repeat_interleave(group, dim=0)
+    scores = torch.einsum("hd,htd->ht", query.float(), keys) * scale
+    return torch.einsum("ht,htd->hd", torch.softmax(scores, dim=-1), values)

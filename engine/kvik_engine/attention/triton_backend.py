@@ -1,0 +1,42 @@
+"""CUDA and ROCm: both operations are kernels of kvik_kernels, which take the batch as it is."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_kernels import kv_write, paged_attention
+
+
+class TritonBackend:
+    """See attention.backend."""
+
+    name = "triton"
+
+    def plan(self, batch: AttentionBatch, cache: KVCache) -> TritonStep:
+        return TritonStep(batch)
+
+
+class TritonStep:
+    """One step's rows."""
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        self._batch = batch
+        self._max_query_len = max(batch.lengths)
+
+    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+        kv_write(key, value, cache.keys, cache.values, self._batch.slots)
+
+    def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+        batch = self._batch
+        return paged_attention(
+            query,
+            cache.keys,
+            cache.values,
+            batch.block_tables,
+            batch.query_starts,
+            batch.seq_lens,
+            scale=scale,
+            max_query_len=self._max_query_len,
+        )

@@ -1,0 +1,1 @@
+"""The operations of a decoder, each holding its own tensors. Rows are packed: [tokens, width]."""

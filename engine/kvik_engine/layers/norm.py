@@ -1,0 +1,24 @@
+"""Root mean square norm (Zhang and Sennrich, arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvik_engine.layers.tensors import TensorSource
+
+
+class RMSNorm:
+    """x / sqrt(mean(x^2) + eps) * weight, over the last dimension."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._shape = (weight.shape[0],)
+
+    @classmethod
+    def take(cls, tensors: TensorSource, name: str, width: int, eps: float) -> RMSNorm:
+        return cls(tensors.take(f"{name}.weight", (width,)), eps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self._shape, self.weight, self.eps)

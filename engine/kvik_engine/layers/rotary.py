@@ -1,0 +1,68 @@
+"""Rotary position embedding (Su et al., arXiv 2104.09864) in the half-split layout of Hugging Face checkpoints."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling
+from kvik_engine.layers.tensors import TensorSource
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTables:
+    """Cosines and sines of one step's positions: each [tokens, 1, head_dim / 2] in the model's dtype."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate pairs (i, i + head_dim / 2) of each head: [tokens, heads, head_dim] -> the same."""
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+
+
+class Rotary:
+    """Frequencies of a model; angles are computed in fp32 for the step's positions only, so no table grows with the
+    context."""
+
+    def __init__(self, inverse_frequencies: Tensor) -> None:
+        self._inverse_frequencies = inverse_frequencies
+
+    @classmethod
+    def take(cls, tensors: TensorSource, head_dim: int, theta: float, scaling: RopeScaling | None) -> Rotary:
+        frequencies = scaled_frequencies(head_dim, theta, scaling)
+        if tensors.has("rope_freqs.weight"):
+            # GGUF files state Llama 3's stretching as one divisor a frequency.
+            divisors = tensors.take("rope_freqs.weight", (head_dim // 2,))
+            frequencies = frequencies / divisors.to("cpu", torch.float32)
+        return cls(frequencies.to(tensors.device))
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
+        """positions: int64 [tokens]."""
+        angles = positions.to(torch.float32)[:, None, None] * self._inverse_frequencies
+        return RotaryTables(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
+    """fp32 [head_dim / 2] on the CPU: theta^(-2i / head_dim), stretched by `scaling`."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+    frequencies = 1.0 / theta**exponents
+    if isinstance(scaling, LinearScaling):
+        return frequencies / scaling.factor
+    if isinstance(scaling, Llama3Scaling):
+        return _llama3(frequencies, scaling)
+    return frequencies
+
+
+def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Wavelengths above original/low are divided by the factor, below original/high kept, blended in between."""
+    wavelengths = 2 * math.pi / frequencies
+    blend = (scaling.original_context / wavelengths - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    blend = blend.clamp(0.0, 1.0)
+    return (1 - blend) * frequencies / scaling.factor + blend * frequencies

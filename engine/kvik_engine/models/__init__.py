@@ -1,0 +1,1 @@
+"""Model architectures, their configuration and the registry that finds them by name."""

@@ -1,0 +1,43 @@
+"""Which class runs an architecture: names as config.json and GGUF metadata write them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from kvik_engine.attention.backend import StepAttention
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.layers.tensors import TensorSource
+from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.llama import Llama
+
+
+class Model(Protocol):
+    """One loaded model. Rows of a step are packed one behind the other, without padding; no operation mixes rows."""
+
+    config: ModelConfig
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        """Hidden states after the last norm: int64 [tokens], int64 [tokens] -> [tokens, hidden]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, vocabulary], in the model's dtype."""
+        ...
+
+    @property
+    def parameters(self) -> int: ...
+
+
+_LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "llama")
+
+
+def build(config: ModelConfig, tensors: TensorSource) -> Model:
+    """Take the model's tensors from a source. Raises StartError (ModelUnsupported, ModelInvalid)."""
+    if config.architecture not in _LLAMA_FAMILY:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"the architecture {config.architecture!r} is not supported; supported are {', '.join(_LLAMA_FAMILY)}",
+        )
+    return Llama(config, tensors)

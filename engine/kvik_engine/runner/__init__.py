@@ -1,0 +1,1 @@
+"""Executes step plans on one device: stable rows, gathered inputs, forward, sampling."""

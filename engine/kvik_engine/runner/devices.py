@@ -1,0 +1,53 @@
+"""Which device and attention backend run the model. Nothing falls back silently."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from kvik_engine.attention.backend import AttentionBackend
+from kvik_engine.errors import StartError, StartReason
+
+log = logging.getLogger(__name__)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """auto, cpu or cuda (which is what torch calls ROCm devices too).
+
+    Raises StartError: AcceleratorNotVisible when one is asked for and none is there.
+    """
+    visible = torch.cuda.is_available()
+    if wanted == "cuda" and not visible:
+        raise StartError(
+            StartReason.ACCELERATOR_NOT_VISIBLE,
+            "an accelerator is asked for (--device=gpu) and none is visible to this process",
+        )
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise StartError(StartReason.CONFIG_INVALID, f"the device {wanted!r} is not one of auto, cpu, cuda")
+    device = torch.device("cuda", torch.cuda.current_device()) if visible and wanted != "cpu" else torch.device("cpu")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    log.info("device %s (%s), asked for: %s", device, name, wanted)
+    return device
+
+
+def choose_backend(wanted: str, device: torch.device) -> AttentionBackend:
+    """auto, reference, cpu or triton. Raises StartError (ConfigInvalid) for one that cannot run on the device."""
+    own = "cpu" if device.type == "cpu" else "triton"
+    name = own if wanted == "auto" else wanted
+    if name not in (own, "reference"):
+        raise StartError(
+            StartReason.CONFIG_INVALID,
+            f"the attention backend {name!r} does not run on {device.type}: {own} or reference",
+        )
+    if name == "reference":
+        from kvik_engine.attention.reference import ReferenceBackend
+
+        return ReferenceBackend()
+    if name == "cpu":
+        from kvik_engine.attention.cpu_backend import CpuBackend
+
+        return CpuBackend()
+    from kvik_engine.attention.triton_backend import TritonBackend
+
+    return TritonBackend()

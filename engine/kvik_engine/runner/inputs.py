@@ -1,0 +1,100 @@
+"""Gather one step's inputs from the rows: packed tokens, positions, cache slots, and which rows sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.runner.rows import RowTable
+from kvik_engine.sampling.batch import SamplingBatch, SamplingRow, penalised
+from kvik_engine.step import Row, RowWork
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What the model takes; tensors on the device."""
+
+    token_ids: Tensor
+    """int64 [tokens]."""
+    positions: Tensor
+    """int64 [tokens]."""
+    attention: AttentionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInputs:
+    """Which tokens' hidden states give logits, and which rows sample from them."""
+
+    last_tokens: Tensor
+    """int64 [works that sample]: index of each one's last token in the step."""
+    source: Tensor | None
+    """int64 [rows that sample]: index into last_tokens; None when it would count 0, 1, 2, ... (no forks)."""
+    rows: Sequence[Row]
+    positions: Sequence[int]
+    """Where each row's sample is appended: also the number of tokens that it knows before."""
+    batch: SamplingBatch
+
+
+def gather_inputs(works: Sequence[RowWork], rows: RowTable) -> StepInputs:
+    """`works` is not empty."""
+    device = rows.tokens.device
+    starts = np.array([work.start for work in works])
+    lengths = np.array([work.length for work in works])
+    query_starts = np.concatenate(([0], np.cumsum(lengths)))
+    row_of_token = np.repeat([work.row for work in works], lengths)
+    positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - starts, lengths)
+    places = torch.from_numpy(np.stack((row_of_token, positions))).to(device)
+    blocks = rows.block_tables[places[0], places[1] // rows.block_tokens].long()
+    widest = -(-int((starts + lengths).max()) // rows.block_tokens)
+    return StepInputs(
+        token_ids=rows.tokens[places[0], places[1]].long(),
+        positions=places[1],
+        attention=AttentionBatch(
+            starts=starts.tolist(),
+            lengths=lengths.tolist(),
+            block_tables=rows.block_tables[torch.tensor([work.row for work in works]).to(device), :widest],
+            query_starts=torch.from_numpy(query_starts.astype(np.int32)).to(device),
+            seq_lens=torch.from_numpy((starts + lengths).astype(np.int32)).to(device),
+            slots=blocks * rows.block_tokens + places[1] % rows.block_tokens,
+        ),
+    )
+
+
+def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs | None:
+    """None when no row samples: every prompt of the step is still incomplete."""
+    last_tokens: list[int] = []
+    source: list[int] = []
+    sampling: list[Row] = []
+    lengths: list[int] = []
+    end = 0
+    for work in works:
+        end += work.length
+        if not work.sampled_rows:
+            continue
+        source += [len(last_tokens)] * len(work.sampled_rows)
+        sampling += work.sampled_rows
+        lengths += [work.start + work.length] * len(work.sampled_rows)
+        last_tokens.append(end - 1)
+    if not sampling:
+        return None
+    device = rows.tokens.device
+    states = [rows[row] for row in sampling]
+    described = [
+        SamplingRow(params=state.params, choice=state.choice, prompt_length=state.prompt_length, length=length)
+        for state, length in zip(states, lengths, strict=True)
+    ]
+    longest = max((row.length for row in described if penalised(row.params)), default=0)
+    at = torch.tensor(sampling).to(device)
+    tokens = rows.tokens[at, :longest].long() if longest else rows.tokens.new_zeros((len(sampling), 0)).long()
+    return SamplingInputs(
+        last_tokens=torch.tensor(last_tokens).to(device),
+        source=None if len(last_tokens) == len(sampling) else torch.tensor(source).to(device),
+        rows=sampling,
+        positions=lengths,
+        batch=SamplingBatch(rows=described, tokens=tokens),
+    )

@@ -1,0 +1,145 @@
+"""From a configuration to a runner with a loaded, measured model, not yet with a KV pool."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
+from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.config import EngineConfig
+from kvik_engine.layers.tensors import TensorSource
+from kvik_engine.models.config import ModelConfig, from_hf
+from kvik_engine.models.registry import Model, build
+from kvik_engine.params import SamplingParams
+from kvik_engine.runner.devices import choose_backend, choose_device
+from kvik_engine.runner.dtypes import DTYPES, choose_dtype
+from kvik_engine.runner.memory import MemoryUse, PeakMemory, return_freed_memory
+from kvik_engine.runner.runner import ModelRunner, RunnerLimits
+from kvik_engine.runner.threads import usable_threads
+from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
+from kvik_engine.sampling.sampler import sample
+from kvik_engine.step import GroupKind, KVGroup, ModelFacts
+from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
+
+log = logging.getLogger(__name__)
+
+
+def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelRunner:
+    """Load the model at config.model_path; `progress` is told each phase in a few words.
+
+    Raises StartError: AcceleratorNotVisible, ConfigInvalid, ModelNotFound, ModelInvalid, ModelUnsupported.
+    """
+    threads = config.threads or usable_threads()
+    torch.set_num_threads(threads)
+    device = choose_device(config.device)
+    checkpoint = open_checkpoint(Path(config.model_path))
+    model_config = from_hf(checkpoint.config)
+    dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
+    progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
+    tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device)
+    context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
+    limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
+    return make_runner(
+        model_config,
+        tensors,
+        dtype=dtype,
+        backend=choose_backend(config.attention, device),
+        limits=limits,
+        max_batch_tokens=config.max_batch_tokens,
+        progress=progress,
+    )
+
+
+def make_runner(
+    config: ModelConfig,
+    tensors: TensorSource,
+    *,
+    dtype: str,
+    backend: AttentionBackend,
+    limits: RunnerLimits,
+    max_batch_tokens: int,
+    progress: Callable[[str], None],
+) -> ModelRunner:
+    """Build the model from its tensors and measure it. Needs no file and no EngineConfig."""
+    started = time.perf_counter()
+    model = build(config, tensors)
+    gc.collect()
+    loaded = time.perf_counter()
+    progress("measuring memory")
+    memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
+    return_freed_memory()
+    facts = ModelFacts(
+        vocab_size=config.vocab_size,
+        context_length=config.context_length,
+        parameters=model.parameters,
+        dtype=dtype,
+        device=str(tensors.device),
+        attention=backend.name,
+        groups=(kv_group(config, limits.block_tokens, DTYPES[dtype]),),
+        device_bytes_total=memory.total,
+        device_bytes_used=memory.used,
+        startup_seconds={"weights_loaded": loaded - started, "compiled": time.perf_counter() - loaded},
+    )
+    return ModelRunner(model, backend, limits, facts)
+
+
+def kv_group(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> KVGroup:
+    """The Llama family has one group: every layer sees all of the past."""
+    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+    return KVGroup(
+        kind=GroupKind.FULL,
+        layers=tuple(range(config.layers)),
+        block_tokens=block_tokens,
+        block_bytes=token_bytes * block_tokens,
+    )
+
+
+@torch.inference_mode()
+def measure_step(
+    model: Model,
+    backend: AttentionBackend,
+    limits: RunnerLimits,
+    max_batch_tokens: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> MemoryUse:
+    """The largest step: one prefill of max_batch_tokens, and every row samples with every parameter set.
+
+    It runs over a cache of the scratch block alone: what it computes is never used.
+    """
+    config = model.config
+    tokens = min(max_batch_tokens, limits.max_tokens)
+    rows = min(limits.max_requests, max_batch_tokens)
+    peak = PeakMemory(device)
+    cache = KVCache(
+        blocks=0,
+        layers=config.layers,
+        kv_heads=config.kv_heads,
+        block_tokens=limits.block_tokens,
+        head_dim=config.head_dim,
+        dtype=dtype,
+        device=device,
+    )
+    batch = AttentionBatch(
+        starts=[0],
+        lengths=[tokens],
+        block_tables=torch.zeros((1, -(-tokens // limits.block_tokens)), dtype=torch.int32, device=device),
+        query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=device),
+        seq_lens=torch.tensor([tokens], dtype=torch.int32, device=device),
+        slots=torch.zeros(tokens, dtype=torch.int64, device=device),
+    )
+    positions = torch.arange(tokens, device=device)
+    hidden = model.forward(torch.zeros_like(positions), positions, StepAttention(backend.plan(batch, cache), cache))
+    logits = model.logits(hidden[torch.zeros(rows, dtype=torch.int64, device=device)])
+    everything = SamplingParams(
+        max_tokens=1, seed=0, top_k=10, top_p=0.9, min_p=0.01, presence_penalty=1.0, repetition_penalty=1.1, logprobs=20
+    )
+    described = [SamplingRow(params=everything, choice=0, prompt_length=1, length=1) for _ in range(rows)]
+    sample(logits, SamplingBatch(described, torch.zeros((rows, 1), dtype=torch.int64, device=device)))
+    return peak.read()

@@ -1,0 +1,109 @@
+"""Execute step plans in order on one device. Implements step.Runner."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+from kvik_engine.attention.backend import AttentionBackend, StepAttention
+from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.models.registry import Model
+from kvik_engine.runner.dtypes import DTYPES
+from kvik_engine.runner.inputs import SamplingInputs, gather_inputs, gather_sampling
+from kvik_engine.runner.results import PendingResult
+from kvik_engine.runner.rows import RowTable
+from kvik_engine.sampling.sampler import sample
+from kvik_engine.step import ModelFacts, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimits:
+    """How large the rows and the blocks are."""
+
+    max_requests: int
+    """Rows."""
+    max_tokens: int
+    """Tokens of a row at most: the served context."""
+    block_tokens: int
+
+
+class ModelRunner:
+    """See step.Runner. Steps run in the order of `launch`; on a CPU they run inside it."""
+
+    def __init__(self, model: Model, backend: AttentionBackend, limits: RunnerLimits, facts: ModelFacts) -> None:
+        self._model = model
+        self._backend = backend
+        self._limits = limits
+        self._facts = facts
+        self._device = torch.device(facts.device)
+        self._cache: KVCache | None = None
+        self._rows: RowTable | None = None
+        self._pending: deque[PendingResult] = deque()
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    def allocate(self, blocks: int) -> int:
+        config = self._model.config
+        self._cache = KVCache(
+            blocks=blocks,
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            block_tokens=self._limits.block_tokens,
+            head_dim=config.head_dim,
+            dtype=DTYPES[self._facts.dtype],
+            device=self._device,
+        )
+        self._rows = RowTable(
+            rows=self._limits.max_requests,
+            max_tokens=min(self._limits.max_tokens, blocks * self._limits.block_tokens) + 1,
+            block_tokens=self._limits.block_tokens,
+            device=self._device,
+        )
+        return self._cache.bytes
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> None:
+        assert self._cache is not None, "allocate comes first"
+        assert self._rows is not None
+        pending = PendingResult(plan.step, self._device, time.perf_counter())
+        self._settle_rows(plan, self._rows)
+        if plan.copies:
+            pairs = torch.tensor([(copy.source, copy.target) for copy in plan.copies]).to(self._device)
+            self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
+        if plan.work:
+            self._run(plan, self._cache, self._rows, pending)
+        pending.launched()
+        self._pending.append(pending)
+
+    def collect(self) -> StepResult:
+        return self._pending.popleft().wait()
+
+    def _settle_rows(self, plan: StepPlan, rows: RowTable) -> None:
+        for row in plan.ended:
+            rows.end(row)
+        for start in plan.started:
+            rows.start(start)
+        for fork in plan.forks:
+            rows.fork(fork)
+        rows.append_blocks(plan.work)
+
+    def _run(self, plan: StepPlan, cache: KVCache, rows: RowTable, pending: PendingResult) -> None:
+        inputs = gather_inputs(plan.work, rows)
+        attention = StepAttention(self._backend.plan(inputs.attention, cache), cache)
+        hidden = self._model.forward(inputs.token_ids, inputs.positions, attention)
+        sampling = gather_sampling(plan.work, rows)
+        if sampling is not None:
+            self._sample(hidden, sampling, rows, pending)
+
+    def _sample(self, hidden: torch.Tensor, inputs: SamplingInputs, rows: RowTable, pending: PendingResult) -> None:
+        logits = self._model.logits(hidden[inputs.last_tokens])
+        if inputs.source is not None:
+            logits = logits[inputs.source]
+        samples = sample(logits, inputs.batch)
+        rows.append_tokens(inputs.rows, inputs.positions, samples.tokens)
+        pending.sampled(inputs.rows, inputs.batch.rows, samples)

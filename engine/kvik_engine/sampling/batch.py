@@ -1,0 +1,57 @@
+"""What the sampler needs of one step's rows: host-side parameters, and tensors on the device beside the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kvik_engine.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One row that samples."""
+
+    params: SamplingParams
+    choice: int
+    prompt_length: int
+    length: int
+    """Tokens known before this sample: prompt and outputs."""
+
+    @property
+    def position(self) -> int:
+        """Output position of the sample, from 0."""
+        return self.length - self.prompt_length
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """All rows of a step that sample, in the order of the plan."""
+
+    rows: Sequence[SamplingRow]
+    tokens: Tensor
+    """int64 [rows, at least the longest row that has penalties]: tokens of each row; what follows its length is
+    undefined. Empty when no row has penalties."""
+
+
+def penalised(params: SamplingParams) -> bool:
+    """Whether the tokens so far change the next distribution."""
+    return params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Device tensors, one entry a row."""
+
+    tokens: Tensor
+    """int64 [rows]."""
+    finite: Tensor
+    """bool [rows]: false when the row's logits held NaN or infinity; its token is then 0."""
+    logprobs: Tensor | None
+    """fp32 [rows with logprobs], of the sampled token."""
+    top_logprobs: Tensor | None
+    """fp32 [rows with logprobs, most alternatives asked], falling."""
+    top_tokens: Tensor | None
+    """int64, of the same shape."""

@@ -1,0 +1,70 @@
+"""Noise as a counter function of (seed, choice, output position, purpose) and the token id: no state, no neighbours.
+
+A sample depends on nothing else: batching, preemption, a prefix hit or another device change nothing, and a draft can be
+checked against the very noise its target would draw. SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in wrapping
+64-bit integers gives the bits; the logarithms are taken in fp64 and rounded to fp32, so that the last bit of a device's
+log does not show.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+class Purpose(IntEnum):
+    """Draws of different purposes at one position are independent."""
+
+    TOKEN = 1
+
+
+def stream_key(seed: int, choice: int, position: int, purpose: Purpose = Purpose.TOKEN) -> int:
+    """64 bits that name one draw over the vocabulary; a signed integer, as torch stores it."""
+    key = seed & _MASK
+    for word in (choice, position, int(purpose)):
+        key = _mix((key + _GAMMA * (word + 1)) & _MASK)
+    return _signed(key)
+
+
+def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
+    """int64 [rows] -> fp32 [rows, vocab_size], standard Gumbel: argmax(logits + noise) is a draw from softmax(logits).
+
+    Token i of a row is output i of the SplitMix64 stream that starts at the row's key.
+    """
+    steps = torch.arange(1, vocab_size + 1, device=keys.device).mul_(_signed(_GAMMA))
+    noise = torch.empty((keys.shape[0], vocab_size), dtype=torch.float32, device=keys.device)
+    for row in range(keys.shape[0]) if keys.device.type == "cpu" else (slice(None),):
+        # On a CPU a row at a time stays in the cache.
+        noise[row] = _standard_gumbel(steps + keys[row, None])
+    return noise
+
+
+def _standard_gumbel(state: Tensor) -> Tensor:
+    """In place: mix the 64 bits, take the upper 53 as a uniform in (0, 1), transform."""
+    state.bitwise_xor_(_shift_right(state, 30)).mul_(_signed(_MIX_1))
+    state.bitwise_xor_(_shift_right(state, 27)).mul_(_signed(_MIX_2))
+    state.bitwise_xor_(_shift_right(state, 31))
+    uniform = _shift_right(state, 11).to(torch.float64).add_(0.5).mul_(2.0**-53)
+    return uniform.log_().neg_().log_().neg_().to(torch.float32)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift of 64-bit integers, which torch only has as an arithmetic one."""
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _mix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
+    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
+    return x ^ (x >> 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x
