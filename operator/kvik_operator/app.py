@@ -213,7 +213,12 @@ class Operator:
 
     def _cluster(self, transport: Transport) -> ClusterClient:
         return ClusterClient(
-            transport, bucket=self._bucket, fence=self._elector, emitter=self._recorder, counter=self._metrics
+            transport,
+            bucket=self._bucket,
+            fence=self._elector,
+            emitter=self._recorder,
+            counter=self._metrics,
+            stored=self._store.upsert,
         )
 
     @contextlib.asynccontextmanager

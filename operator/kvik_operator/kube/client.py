@@ -5,14 +5,14 @@ Every write waits for the token bucket, then passes the fence: a replica that ma
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from kvik_operator.errors import NotFound, Unavailable
 from kvik_operator.kube.limiter import TokenBucket
 from kvik_operator.kube.paths import path, pool_path
 from kvik_operator.kube.transport import APPLY, JSON, MERGE, Query, Transport
-from kvik_operator.names import AUTOSCALER_FIELD_MANAGER, FIELD_MANAGER, ChildKind, PoolKey, child_name
+from kvik_operator.names import AUTOSCALER_FIELD_MANAGER, FIELD_MANAGER, KIND, ChildKind, PoolKey, child_name
 from kvik_operator.reconcile.types import Object, PlannedEvent
 
 _MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
@@ -34,20 +34,31 @@ class WriteCounter(Protocol):
 
 
 class ClusterClient:
-    """Belongs to the event loop of its transport; bucket, fence and emitter are shared by all threads."""
+    """Belongs to the event loop of its transport; all else is shared by all threads.
+
+    `stored` hears of each object as the server now has it, so that what reads the store sees our own writes at once.
+    """
 
     def __init__(
-        self, transport: Transport, *, bucket: TokenBucket, fence: Fence, emitter: Emitter, counter: WriteCounter
+        self,
+        transport: Transport,
+        *,
+        bucket: TokenBucket,
+        fence: Fence,
+        emitter: Emitter,
+        counter: WriteCounter,
+        stored: Callable[[str, Object], object],
     ) -> None:
         self._transport = transport
         self._bucket = bucket
         self._fence = fence
         self._emitter = emitter
         self._counter = counter
+        self._stored = stored
 
     async def apply(self, manifest: Object) -> Object:
         kind, metadata = ChildKind(manifest["kind"]), manifest["metadata"]
-        return await self._write(
+        applied = await self._write(
             f"apply {kind} {metadata['namespace']}/{metadata['name']}",
             "PATCH",
             path(kind.api_version, kind.plural, metadata["namespace"], metadata["name"]),
@@ -55,6 +66,8 @@ class ClusterClient:
             body=manifest,
             content_type=APPLY,
         )
+        self._stored(kind, applied)
+        return applied
 
     async def delete(self, kind: ChildKind, key: PoolKey, uid: str) -> None:
         name = child_name(kind, key)
@@ -78,7 +91,7 @@ class ClusterClient:
         body: dict[str, Any] = {"status": status}
         if resource_version is not None:
             body["metadata"] = {"resourceVersion": resource_version}
-        return await self._write(
+        pool = await self._write(
             f"patch status of InferencePool {key}",
             "PATCH",
             pool_path(key, "status"),
@@ -86,6 +99,8 @@ class ClusterClient:
             body=body,
             content_type=MERGE,
         )
+        self._stored(KIND, pool)
+        return pool
 
     async def annotate_pod(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
         try:

@@ -50,11 +50,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send every logger's lines of at least `level` to standard error; kopf's own at warning and above."""
+    """Send every logger's lines of at least `level` to standard error; those of libraries at warning and above."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("kopf", "aiohttp.access", "asyncio"):
+    for noisy in ("kopf", "kubernetes", "aiohttp.access", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -54,6 +54,7 @@ def settings_for(watched: Sequence[WatchedKind], inactivity: float) -> kopf.Oper
     settings.watching.connect_timeout = 30.0
     settings.watching.inactivity_timeout = inactivity
     settings.process.ultimate_exiting_timeout = 30.0
+    settings.queueing.exit_timeout = 0.2  # our handlers keep nothing that would have to be finished
     for kind in watched:
         if kind.selector is not None:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector

@@ -1,0 +1,181 @@
+"""The stub's inside: requests take a slot, make tokens at a fixed rate, and own KV blocks meanwhile."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StubOptions:
+    """Times in seconds."""
+
+    model_name: str
+    max_requests: int
+    max_queued_requests: int
+    kv_blocks_total: int
+    block_tokens: int
+    tokens_per_second: float
+    prefill_tokens_per_second: float
+    ready_after: float
+    accept_while_draining: float
+    drain_timeout: float
+
+
+class QueueFullError(Exception):
+    """429: the queue has no place left."""
+
+
+class DrainingError(Exception):
+    """503: no new work any more."""
+
+
+@dataclass(slots=True)
+class Overrides:
+    """What a test puts in place of the stub's own figures and manners, by `PUT /stub` on the metrics port."""
+
+    load: dict[str, Any] = field(default_factory=dict)
+    silent: bool = False
+    """`/load` and `/info` accept the connection and never answer."""
+    status: int | None = None
+    """`/load` and `/info` answer with this status."""
+    ready: bool = True
+
+
+class StubEngine:
+    def __init__(self, options: StubOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options = options
+        self.overrides = Overrides()
+        self._clock = clock
+        self._started = clock()
+        self._warm_since: datetime | None = None
+        self._slots = asyncio.Semaphore(options.max_requests)
+        self._running = 0
+        self._waiting = 0
+        self._waiting_tokens = 0
+        self._blocks = 0
+        self._refused = 0
+        self._draining_since: float | None = None
+
+    @property
+    def warm(self) -> bool:
+        warm = self._clock() - self._started >= self.options.ready_after
+        if warm and self._warm_since is None:
+            self._warm_since = datetime.now(UTC)
+        return warm
+
+    @property
+    def ready(self) -> bool:
+        """A drain by SIGTERM leaves it true."""
+        return self.warm and self.overrides.ready
+
+    @property
+    def draining(self) -> bool:
+        return self._draining_since is not None
+
+    @property
+    def busy(self) -> bool:
+        return self._running + self._waiting > 0
+
+    def drain(self) -> None:
+        self._draining_since = self._draining_since or self._clock()
+
+    def drained(self) -> bool:
+        """Whether the process may end: nothing runs, and new work has been refused long enough to be noticed."""
+        if self._draining_since is None:
+            return False
+        since = self._clock() - self._draining_since - self.options.accept_while_draining
+        return since >= self.options.drain_timeout or (since >= 0 and not self.busy)
+
+    async def wait_until_drained(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            if self.drained():
+                return
+
+    async def generate(self, prompt_tokens: int, max_tokens: int) -> AsyncIterator[str]:
+        """One token's text at a time. Raises before the first: QueueFullError, DrainingError."""
+        if self._refuses_new_work():
+            raise DrainingError
+        if self._waiting >= self.options.max_queued_requests:
+            self._refused += 1
+            raise QueueFullError
+        self._waiting += 1
+        self._waiting_tokens += prompt_tokens
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+            self._waiting_tokens -= prompt_tokens
+        blocks = math.ceil((prompt_tokens + max_tokens) / self.options.block_tokens)
+        self._running, self._blocks = self._running + 1, self._blocks + blocks
+        try:
+            await asyncio.sleep(prompt_tokens / self.options.prefill_tokens_per_second)
+            for number in range(max_tokens):
+                yield f"word{number} "
+                await asyncio.sleep(1 / self.options.tokens_per_second)
+        finally:
+            self._running, self._blocks = self._running - 1, self._blocks - blocks
+            self._slots.release()
+
+    def load(self) -> dict[str, Any]:
+        state = "starting" if not self.warm else "draining" if self.draining else "ready"
+        figures = {
+            "schema": 1,
+            "state": state,
+            "step": int((self._clock() - self._started) * 100),
+            "kv_blocks_used": min(self._blocks, self.options.kv_blocks_total),
+            "kv_blocks_total": self.options.kv_blocks_total,
+            "running": self._running,
+            "waiting": self._waiting,
+            "refused_total": self._refused,
+            "waiting_prompt_tokens": self._waiting_tokens,
+            "prefill_tokens_per_second": self.options.prefill_tokens_per_second,
+            "ttft_p90_seconds": None,
+            "warm_since": _rfc3339(self._warm_since),
+        }
+        return figures | self.overrides.load
+
+    def info(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "schema": 1,
+            "version": "0.1.0",
+            "model": {
+                "name": options.model_name,
+                "revision": None,
+                "digest": None,
+                "parameters": 1000,
+                "context": options.kv_blocks_total * options.block_tokens,
+            },
+            "dtype": "fp32",
+            "kv": {
+                "bytes_per_token": 1024,
+                "block_tokens": options.block_tokens,
+                "blocks_total": options.kv_blocks_total,
+                "max_tokens": options.kv_blocks_total * options.block_tokens,
+            },
+            "startup": {
+                "model_fetched": None,
+                "weights_loaded": _rfc3339(self._warm_since),
+                "compiled": None,
+                "warm": _rfc3339(self._warm_since),
+            },
+            "effective": {
+                "max_requests": options.max_requests,
+                "max_batch_tokens": 512,
+                "chunked_prefill_tokens": 128,
+                "max_queued_requests": options.max_queued_requests,
+            },
+        }
+
+    def _refuses_new_work(self) -> bool:
+        since = self._draining_since
+        return since is not None and self._clock() - since >= self.options.accept_while_draining
+
+
+def _rfc3339(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
