@@ -47,12 +47,8 @@ class Pools:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
     with control_plane(tmp_path_factory.mktemp("plane")) as running:
         running.run_kubectl("apply", "--server-side", "-f", str(CRD))
-        served = "jsonpath={.status.conditions[?(@.type=='Established')].status}"
-        wait_for(
-            "the CRD to be served",
-            lambda: running.run_kubectl("get", "crd", "inferencepools.kvik.dev", "-o", served) == "True",
-            30,
-        )
+        pools_page = "/apis/kvik.dev/v1alpha1/inferencepools"
+        wait_for("the CRD to be served", lambda: running.run_kubectl("get", "--raw", pools_page, check=False) != "", 30)
         yield running
 
 
