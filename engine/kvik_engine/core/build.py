@@ -1,0 +1,87 @@
+"""Puts scheduler, KV cache and loop together for a loaded runner. No processes, no sockets: tests do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.core.check import Bounds
+from kvik_engine.core.loop import Channel, EngineCore, Serving
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.ipc.messages import ModelInfo
+from kvik_engine.kv.manager import KVManager
+from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache, PrefixCache
+from kvik_engine.kv.sizing import Ledger, size_cache
+from kvik_engine.scheduler.scheduler import Limits, Scheduler
+from kvik_engine.step import KVGroup, ModelFacts, Runner
+
+
+def size(config: EngineConfig, facts: ModelFacts) -> Ledger:
+    """The KV ledger of this model on this device; StartError when the cache would be too small."""
+    return size_cache(
+        facts.groups,
+        model_context=facts.context_length,
+        context_limit=config.max_context_tokens,
+        kv_cache_size=config.kv_cache_size,
+        memory_fraction=config.memory_fraction,
+        device_bytes_total=facts.device_bytes_total,
+        device_bytes_used=facts.device_bytes_used,
+    )
+
+
+def build_core(
+    config: EngineConfig, runner: Runner, ledger: Ledger, channel: Channel, clock: Callable[[], float], *, overlap: int
+) -> EngineCore:
+    """An engine core over a runner whose pool is allocated as the ledger says."""
+    facts = runner.facts
+    kv = KVManager(facts.groups, ledger.blocks, prefix_cache(config, facts.groups))
+    scheduler = Scheduler(limits(config), kv)
+    serving = Serving(
+        bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
+        max_queued_requests=config.max_queued_requests,
+        overlap=overlap,
+    )
+    return EngineCore(serving, scheduler, runner, channel, clock)
+
+
+def limits(config: EngineConfig) -> Limits:
+    """The step's caps; StartError ConfigInvalid when a full house of decoding rows would not fit one step."""
+    if config.max_batch_tokens < config.max_requests:
+        raise StartError(
+            StartReason.CONFIG_INVALID,
+            f"max-batch-tokens {config.max_batch_tokens} is less than max-requests {config.max_requests}: "
+            "each running request needs one token a step",
+        )
+    return Limits(
+        max_requests=config.max_requests,
+        max_batch_tokens=config.max_batch_tokens,
+        chunked_prefill_tokens=min(config.chunked_prefill_tokens, config.max_batch_tokens),
+    )
+
+
+def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache:
+    """The index that the configuration names; StartError ConfigInvalid for an unknown name."""
+    match config.prefix_cache:
+        case "block-hash":
+            return BlockHashCache(groups[0].block_tokens, len(groups))
+        case "disabled":
+            return NoPrefixCache()
+        case name:
+            raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not block-hash or disabled")
+
+
+def describe(facts: ModelFacts, ledger: Ledger, startup_seconds: dict[str, float]) -> ModelInfo:
+    """What Hello and /info say of the model."""
+    return ModelInfo(
+        vocab_size=facts.vocab_size,
+        max_tokens=ledger.context,
+        context_length=facts.context_length,
+        parameters=facts.parameters,
+        dtype=facts.dtype,
+        device=facts.device,
+        attention=facts.attention,
+        block_tokens=ledger.block_tokens,
+        blocks_total=ledger.blocks,
+        bytes_per_token=ledger.bytes_per_token,
+        startup_seconds={**facts.startup_seconds, **startup_seconds},
+    )

@@ -1,0 +1,164 @@
+"""The core's loop: one step after another. Open this first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvik_engine.core.check import Bounds, invalid, too_long
+from kvik_engine.core.news import NewsByApi
+from kvik_engine.core.stats import Stats, waiting_prompt_tokens
+from kvik_engine.ipc.core_channel import Gone
+from kvik_engine.ipc.messages import Abort, CoreStats, Frame, Refusal, Submit, ToCore
+from kvik_engine.kv.check import check_idle
+from kvik_engine.request import Life, Request, RequestKey
+from kvik_engine.scheduler.scheduler import Scheduler
+from kvik_engine.step import Runner
+
+log = logging.getLogger(__name__)
+
+_MAX_RETRY_SECONDS = 60.0
+
+
+class Channel(Protocol):
+    """The core's end of the wire: `ipc.core_channel.CoreChannel`, or two lists in memory."""
+
+    def poll(self, timeout: float) -> list[ToCore | Gone]: ...
+
+    def send(self, stats: CoreStats, news: Mapping[int, Frame]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What the loop must know of the configuration. `overlap` is how many steps may be planned and not settled."""
+
+    bounds: Bounds
+    max_queued_requests: int
+    overlap: int
+
+
+class EngineCore:
+    """Scheduler, runner and channel, moved on one step at a time."""
+
+    def __init__(
+        self, serving: Serving, scheduler: Scheduler, runner: Runner, channel: Channel, clock: Callable[[], float]
+    ) -> None:
+        self.scheduler = scheduler
+        self.stats = Stats()
+        self._serving = serving
+        self._runner = runner
+        self._channel = channel
+        self._clock = clock
+        self._requests: dict[RequestKey, Request] = {}
+        self._news = NewsByApi()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is unfinished or any step unsettled."""
+        return bool(self.scheduler.unfinished or self.scheduler.in_flight)
+
+    def step(self, wait: float = 0.0) -> bool:
+        """Take messages, plan and launch a step, settle the oldest one beyond the overlap, tell the news.
+
+        Without work it waits up to `wait` seconds for messages. Returns whether anything happened.
+        """
+        received = self._channel.poll(0.0 if self.busy else wait)
+        for message in received:
+            self._take(message)
+        plan = self.scheduler.plan(self._clock())
+        if plan is not None:
+            self._runner.launch(plan)
+        settled = self.scheduler.in_flight > (self._serving.overlap if plan is not None else 0)
+        if settled:
+            self._settle()
+        if received or settled:
+            stats = self.stats.snapshot(self.scheduler)
+            self._channel.send(stats, self._news.take(stats))
+        return bool(received or plan is not None or settled)
+
+    def check_idle(self) -> None:
+        """Without work nothing may be owned; BooksDoNotBalance says what was lost."""
+        assert not self.busy
+        assert not self._requests, "a request ended and was not forgotten"
+        check_idle(self.scheduler.kv)
+
+    def _take(self, message: ToCore | Gone) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort():
+                self._abort(message)
+            case Gone(api_id):
+                for request in [request for key, request in self._requests.items() if key[0] == api_id]:
+                    self.scheduler.abort(request)
+                    self._forget_ended(request)
+
+    def _submit(self, submit: Submit) -> None:
+        """Queue a request, or tell why not."""
+        key = (submit.api_id, submit.request_id)
+        refusal = self._refusal(submit, key)
+        if refusal is not None:
+            self._news.refused(submit.api_id, refusal)
+            return
+        request = _request(submit, key)
+        if not self.scheduler.fits(request):
+            message = f"{submit.params.n} choices of this length can never fit this engine's rows and KV cache"
+            self._news.refused(submit.api_id, Refusal(submit.request_id, "too_long", message))
+            return
+        self._requests[key] = request
+        self.scheduler.add(request)
+        self._news.queued(key)
+
+    def _refusal(self, submit: Submit, key: RequestKey) -> Refusal | None:
+        if key in self._requests:
+            return Refusal(submit.request_id, "duplicate", "this request id is in use")
+        if (why := invalid(submit, self._serving.bounds)) is not None:
+            log.error("the API sent an invalid request", extra={"request_key": key, "why": why})
+            return Refusal(submit.request_id, "invalid", why)
+        if (why := too_long(submit, self._serving.bounds)) is not None:
+            return Refusal(submit.request_id, "too_long", why)
+        if len(self.scheduler.waiting) >= self._serving.max_queued_requests:
+            self.stats.refused += 1
+            message = f"{len(self.scheduler.waiting)} requests wait already"
+            return Refusal(submit.request_id, "queue_full", message, retry_after=self._retry_after())
+        return None
+
+    def _retry_after(self) -> float:
+        """Seconds until the prompts that wait now are computed, as far as the speed is known."""
+        speed = self.stats.prefill_tokens_per_second
+        seconds = waiting_prompt_tokens(self.scheduler) / speed if speed else 0.0
+        return min(max(1.0, seconds), _MAX_RETRY_SECONDS)
+
+    def _abort(self, abort: Abort) -> None:
+        """End a request or a choice. One that ended by itself meanwhile is no longer known, which is fine."""
+        request = self._requests.get((abort.api_id, abort.request_id))
+        if request is not None:
+            self.scheduler.abort(request, abort.choice, abort.accepted_tokens)
+            self._forget_ended(request)
+
+    def _settle(self) -> None:
+        result = self._runner.collect()
+        news, prefill_tokens = self.scheduler.settle(result)
+        self.stats.count_step(result.seconds, prefill_tokens)
+        for item in news:
+            self._news.output(item)
+            if item.finish is not None:
+                self._forget_ended(item.branch.request)
+
+    def _forget_ended(self, request: Request) -> None:
+        if request.life is Life.FINISHED:
+            self._requests.pop(request.key, None)
+
+
+def _request(submit: Submit, key: RequestKey) -> Request:
+    return Request(
+        key=key,
+        prompt=submit.prompt,
+        params=submit.params,
+        slo_class=submit.slo_class,
+        priority=submit.priority,
+        salt=submit.salt,
+        arrival=submit.arrival,
+    )

@@ -1,0 +1,70 @@
+"""What a step brought, sorted by the API process that must hear of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvik_engine.ipc.messages import CoreStats, FinishReason, Frame, Output, OutputToken, Refusal, TopLogprob
+from kvik_engine.request import RequestKey
+from kvik_engine.scheduler.scheduler import News
+from kvik_engine.step import Sample
+
+
+@dataclass(slots=True)
+class _Pile:
+    queued: list[int] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+
+
+class NewsByApi:
+    """Collects until `take` makes one frame per API process out of it."""
+
+    def __init__(self) -> None:
+        self._piles: dict[int, _Pile] = {}
+
+    def queued(self, key: RequestKey) -> None:
+        api_id, request_id = key
+        self._pile(api_id).queued.append(request_id)
+
+    def refused(self, api_id: int, refusal: Refusal) -> None:
+        self._pile(api_id).refused.append(refusal)
+
+    def output(self, news: News) -> None:
+        api_id, _ = news.branch.request.key
+        self._pile(api_id).outputs.append(_output(news))
+
+    def take(self, stats: CoreStats) -> dict[int, Frame]:
+        """The frames, and an empty pile again."""
+        frames = {
+            api_id: Frame(queued=pile.queued, refused=pile.refused, outputs=pile.outputs, stats=stats)
+            for api_id, pile in self._piles.items()
+        }
+        self._piles.clear()
+        return frames
+
+    def _pile(self, api_id: int) -> _Pile:
+        pile = self._piles.get(api_id)
+        if pile is None:
+            pile = self._piles[api_id] = _Pile()
+        return pile
+
+
+def _output(news: News) -> Output:
+    request = news.branch.request
+    shown = not news.stop and news.sample.error is None
+    return Output(
+        request_id=request.key[1],
+        choice=news.branch.choice,
+        tokens=[_token(news.sample)] if shown else [],
+        finish=None if news.finish is None else FinishReason(news.finish.value),
+        stop_tokens=int(news.stop),
+        cached_tokens=request.cached_tokens or 0,
+        error=news.sample.error,
+    )
+
+
+def _token(sample: Sample) -> OutputToken:
+    if sample.logprob is None:
+        return OutputToken(sample.token)
+    return OutputToken(sample.token, sample.logprob, [TopLogprob(top.token, top.logprob) for top in sample.top])

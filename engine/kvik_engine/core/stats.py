@@ -1,0 +1,71 @@
+"""The counters and gauges that go out with every frame."""
+
+from __future__ import annotations
+
+from kvik_engine.ipc.messages import CoreStats
+from kvik_engine.scheduler.scheduler import Scheduler
+
+_SMOOTHING = 0.1
+"""Weight of the newest step in the prefill speed."""
+
+
+class Stats:
+    """What the loop counts itself; everything else is read from the scheduler when a frame is made."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.refused = 0
+        self.step_seconds = 0.0
+        self.prefill_tokens_per_second: float | None = None
+
+    def count_step(self, seconds: float, prefill_tokens: int) -> None:
+        """A step was settled; it took `seconds` and computed so many tokens of prompts or recomputation."""
+        self.steps += 1
+        self.step_seconds += seconds
+        if not prefill_tokens or seconds <= 0:
+            return
+        speed = prefill_tokens / seconds
+        known = self.prefill_tokens_per_second
+        self.prefill_tokens_per_second = speed if known is None else known + _SMOOTHING * (speed - known)
+
+    def snapshot(self, scheduler: Scheduler) -> CoreStats:
+        kv, counters = scheduler.kv, scheduler.counters
+        return CoreStats(
+            step=self.steps,
+            kv_blocks_total=kv.pool.total,
+            kv_blocks_owned=kv.pool.owned,
+            kv_blocks_cached=kv.pool.cached,
+            kv_tokens=kv_tokens(scheduler),
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            waiting_prompt_tokens=waiting_prompt_tokens(scheduler),
+            refused_total=self.refused,
+            preemptions_recompute_total=counters.preemptions,
+            prefix_query_tokens_total=counters.prefix_query_tokens,
+            prefix_hit_tokens_total=counters.prefix_hit_tokens,
+            prompt_tokens_total=counters.prompt_tokens,
+            generation_tokens_total=counters.generation_tokens,
+            prefill_tokens_per_second=self.prefill_tokens_per_second,
+            step_seconds_total=self.step_seconds,
+        )
+
+
+def kv_tokens(scheduler: Scheduler) -> int:
+    """Tokens with KV in owned blocks: all slots of owned blocks but the empty ones at the ends of the tables.
+
+    A partly filled block that forks still share is counted empty once for each of them, for one step.
+    """
+    kv = scheduler.kv
+    slots = kv.pool.owned * kv.block_tokens
+    empty = sum(len(holding.tables[0]) * kv.block_tokens - branch.computed for branch, holding in kv.holdings.items())
+    return max(0, slots - empty)
+
+
+def waiting_prompt_tokens(scheduler: Scheduler) -> int:
+    """Prompt tokens nobody has computed yet, of waiting requests and of those admitted."""
+    admitted = sum(
+        max(0, request.prompt_length - branch.scheduled)
+        for request in scheduler.running
+        if (branch := request.leader) is not None
+    )
+    return scheduler.waiting.prompt_tokens + admitted

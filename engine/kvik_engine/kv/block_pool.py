@@ -1,0 +1,97 @@
+"""The pool: every block is free, cached or owned, and never two of these.
+
+    free    no content; taken first
+    cached  content that the prefix cache finds, no holder; the longest unused goes when no block is free
+    owned   held by branches, or pinned by planned steps and copies
+
+free + cached + owned = total. Block 0 is the runner's scratch block and not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvik_engine.kv.block import Block
+from kvik_engine.kv.free_list import LruList
+
+
+class BlockPool:
+    """Blocks 1 to `total`. `forget` is called for a cached block that is about to be reused."""
+
+    def __init__(self, total: int, forget: Callable[[Block], None]) -> None:
+        self.blocks = [Block(number) for number in range(1, total + 1)]
+        self._free = list(reversed(self.blocks))
+        self._cached = LruList()
+        self._forget = forget
+
+    @property
+    def total(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def owned(self) -> int:
+        return len(self.blocks) - len(self._free) - len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can give now."""
+        return len(self._free) + len(self._cached)
+
+    def take(self, group: int) -> Block:
+        """A block without content, for one holder. There must be one available."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block = self._cached.pop_oldest()
+            self._forget(block)
+        assert block.digest is None
+        assert block.holders == block.pins == 0, block
+        block.holders = 1
+        block.group = group
+        return block
+
+    def hold(self, block: Block) -> None:
+        """One holder more; a cached block becomes owned."""
+        if block.holders == block.pins == 0:
+            self._cached.remove(block)
+        block.holders += 1
+
+    def drop(self, block: Block) -> None:
+        """One holder less."""
+        assert block.holders > 0, block
+        block.holders -= 1
+        self._put_back(block)
+
+    def pin(self, block: Block) -> None:
+        """Keep an owned block although its holders may leave."""
+        assert block.holders or block.pins, block
+        block.pins += 1
+
+    def unpin(self, block: Block) -> None:
+        assert block.pins > 0, block
+        block.pins -= 1
+        self._put_back(block)
+
+    def free_blocks(self) -> list[Block]:
+        """The free blocks, for checks and tests."""
+        return list(self._free)
+
+    def cached_blocks(self) -> list[Block]:
+        """The cached blocks, the longest unused first, for checks and tests."""
+        return list(self._cached)
+
+    def _put_back(self, block: Block) -> None:
+        if block.holders or block.pins:
+            return
+        if block.digest is None:
+            self._free.append(block)
+        else:
+            self._cached.append(block)

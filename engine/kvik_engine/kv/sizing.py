@@ -1,0 +1,94 @@
+"""The KV ledger: how many blocks the cache gets, and how many tokens that is. Pure arithmetic over measured facts.
+
+bytes per token = sum over KV groups of block_bytes / block_tokens
+capacity        = kv_cache_size, or memory_fraction x device total - what is used without a cache
+blocks          = capacity / block bytes - 1 (the scratch block)
+served context  = min(the model's, the user's limit, what the blocks hold)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.step import KVGroup
+
+MIN_POOL_TOKENS = 256
+"""A smaller cache serves nobody. A model with a shorter context needs only that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The size of the KV cache. Bytes are on the device; `blocks` does not count the scratch block."""
+
+    block_tokens: int
+    block_bytes: int
+    bytes_per_token: int
+    blocks: int
+    max_tokens: int
+    """Tokens that fit at once, over all requests."""
+    context: int
+    """Tokens that one request may have, prompt and output."""
+    model_context: int
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What the runner allocates, scratch block included."""
+        return (self.blocks + 1) * self.block_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"KV cache: {self.blocks} blocks of {self.block_tokens} tokens = {self.max_tokens} tokens, "
+            f"{self.bytes_per_token} bytes a token, {self.allocated_bytes / (1 << 20):.0f} MiB; "
+            f"served context {self.context} of the model's {self.model_context} tokens"
+        )
+
+
+def size_cache(
+    groups: Sequence[KVGroup],
+    *,
+    model_context: int,
+    context_limit: int | None,
+    kv_cache_size: int | None,
+    memory_fraction: float,
+    device_bytes_total: int,
+    device_bytes_used: int,
+) -> Ledger:
+    """Size the cache. Raises StartError InsufficientMemory when it would hold too little or not fit the device."""
+    block_tokens, block_bytes = groups[0].block_tokens, groups[0].block_bytes
+    room = device_bytes_total - device_bytes_used
+    if kv_cache_size is None:
+        capacity = int(memory_fraction * device_bytes_total) - device_bytes_used
+        source = f"{memory_fraction:.0%} of {_mib(device_bytes_total)} less {_mib(device_bytes_used)} in use"
+    else:
+        capacity = kv_cache_size
+        source = f"kv-cache-size {_mib(kv_cache_size)}"
+        if capacity > room:
+            raise StartError(
+                StartReason.INSUFFICIENT_MEMORY,
+                f"{source} does not fit: the device has {_mib(device_bytes_total)}, {_mib(device_bytes_used)} are in "
+                "use without a KV cache",
+            )
+    per_token = sum(group.block_bytes for group in groups) // block_tokens
+    blocks = max(0, capacity // block_bytes - 1)
+    tokens = blocks // len(groups) * block_tokens
+    least = min(MIN_POOL_TOKENS, model_context, context_limit or model_context)
+    if tokens < least:
+        raise StartError(
+            StartReason.INSUFFICIENT_MEMORY,
+            f"the KV cache would hold {tokens} tokens, {least} are the least ({source}; {per_token} bytes a token)",
+        )
+    return Ledger(
+        block_tokens=block_tokens,
+        block_bytes=block_bytes,
+        bytes_per_token=per_token,
+        blocks=blocks,
+        max_tokens=tokens,
+        context=min(tokens, model_context, context_limit or model_context),
+        model_context=model_context,
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,209 @@
+"""A request is a group of branches (its n choices), and this is all that can happen to either.
+
+Branches are scheduled; requests are admitted, limited and chosen as victims. Both live by the same table:
+
+              START            FINISH
+    WAITING ---------> RUNNING --------> FINISHED
+       ^                  |                  ^
+       +---- PREEMPT -----+                  |
+       +------------------ FINISH -----------+
+
+A waiting branch holds no row on the device and no blocks. Branch 0 computes the prompt; the other choices wait until
+its last token is computed, start as forks of it and sample from the same logits.
+
+Per branch: computed <= scheduled <= known. Planning moves `scheduled`, settling moves `computed`; `known` counts the
+samples that planned steps will bring (`pending`), so that step N + 1 can be planned before step N is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kvik_engine.params import SamplingParams
+from kvik_engine.step import Row
+
+RequestKey = tuple[int, int]
+"""(api_id, request_id): never a client's own id (vllm #10583)."""
+
+
+class Life(StrEnum):
+    """Where a request or a branch is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class LifeEvent(StrEnum):
+    """What happens to a request or a branch."""
+
+    START = "start"
+    PREEMPT = "preempt"
+    FINISH = "finish"
+
+
+TRANSITIONS: Mapping[Life, Mapping[LifeEvent, Life]] = MappingProxyType(
+    {
+        Life.WAITING: {LifeEvent.START: Life.RUNNING, LifeEvent.FINISH: Life.FINISHED},
+        Life.RUNNING: {LifeEvent.PREEMPT: Life.WAITING, LifeEvent.FINISH: Life.FINISHED},
+        Life.FINISHED: {},
+    }
+)
+
+
+class IllegalTransition(RuntimeError):
+    """An event that the table does not know: a bug of the scheduler."""
+
+
+def after(life: Life, event: LifeEvent) -> Life:
+    """The state after `event`; IllegalTransition when the table has none."""
+    try:
+        return TRANSITIONS[life][event]
+    except KeyError:
+        raise IllegalTransition(f"{event} while {life}") from None
+
+
+class Finish(StrEnum):
+    """Why a branch ended. The same words as on the wire."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """One choice of a request. `tokens` are known to the host: the prompt, then outputs; it only grows."""
+
+    request: Request
+    choice: int
+    tokens: list[int]
+    life: Life = Life.WAITING
+    finish: Finish | None = None
+    row: Row | None = None
+    """Reserved at admission for every branch, also for those that start later as forks."""
+    row_tokens: int = 0
+    """How many tokens the runner got from the host when the row started; later ones are its own samples."""
+    computed: int = 0
+    scheduled: int = 0
+    pending: int = 0
+    last_step: int | None = None
+    """The last planned step that touches the branch's blocks."""
+    starts: int = 0
+    """Counts START, so that a settled step knows whether it still speaks of the same start."""
+    trail: list[bytes] = field(default_factory=list)
+    """Digests of the leading whole blocks, as far as they were needed. Owned by the prefix cache."""
+
+    @property
+    def known(self) -> int:
+        """Tokens that exist once all planned steps are settled."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def outputs(self) -> int:
+        """Output tokens the host has seen."""
+        return len(self.tokens) - self.request.prompt_length
+
+    @property
+    def forked(self) -> bool:
+        """Whether the branch has outputs of its own, seen or pending: it can no longer start as a fork."""
+        return self.known > self.request.prompt_length
+
+    @property
+    def todo(self) -> int:
+        """Tokens to compute. The very last token of a branch needs no KV: nothing is sampled after it."""
+        known = len(self.tokens) + self.pending
+        return 0 if known >= self.request.token_limit else known - self.scheduled
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the next step computes just the newest output token."""
+        return self.life is Life.RUNNING and self.todo == 1 and self.scheduled >= self.request.prompt_length
+
+    def start(self, tokens_from_host: int, *, computed: int, scheduled: int) -> None:
+        """Take the row. What a prefix hit brought is computed already; a fork's prompt is on its way."""
+        assert self.row is not None
+        self.life = after(self.life, LifeEvent.START)
+        self.starts += 1
+        self.row_tokens = tokens_from_host
+        self.computed, self.scheduled = computed, scheduled
+        self.check()
+
+    def plan(self, upto: int, step: int, *, samples: bool) -> None:
+        """A planned step computes tokens up to `upto` and perhaps samples the next one."""
+        self.scheduled = upto
+        self.pending += samples
+        self.last_step = step
+        self.check()
+
+    def settle(self, upto: int) -> None:
+        """A step that computed tokens up to `upto` is done."""
+        self.computed = upto
+        self.check()
+
+    def preempt(self) -> None:
+        """Lose row and blocks. Pending samples are still accepted when they come: their KV was right."""
+        self.life = after(self.life, LifeEvent.PREEMPT)
+        self.row = None
+        self.computed = self.scheduled = 0
+
+    def end(self, finish: Finish) -> None:
+        self.life = after(self.life, LifeEvent.FINISH)
+        self.finish = finish
+        self.row = None
+        self.trail.clear()
+
+    def check(self) -> None:
+        assert 0 <= self.computed <= self.scheduled <= self.known, (self.computed, self.scheduled, self.known)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One client request: a prompt, how to sample, and its branches."""
+
+    key: RequestKey
+    prompt: Sequence[int]
+    params: SamplingParams
+    slo_class: int
+    priority: int
+    salt: bytes
+    arrival: float
+    branches: list[Branch] = field(init=False)
+    life: Life = Life.WAITING
+    preemptions: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens that the prefix cache brought at the first admission; None before it."""
+    prompt_length: int = field(init=False)
+    token_limit: int = field(init=False)
+    """Prompt and outputs of a branch never grow beyond this."""
+    stop_ids: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.prompt)
+        self.token_limit = self.prompt_length + self.params.max_tokens
+        self.stop_ids = frozenset(self.params.stop_token_ids)
+        self.branches = [Branch(self, choice, list(self.prompt)) for choice in range(self.params.n)]
+
+    @property
+    def live(self) -> list[Branch]:
+        """Branches that have not ended."""
+        return [branch for branch in self.branches if branch.life is not Life.FINISHED]
+
+    @property
+    def leader(self) -> Branch | None:
+        """The branch that computes the prompt for all: the first that has not ended."""
+        return next((branch for branch in self.branches if branch.life is not Life.FINISHED), None)
+
+    def start(self) -> None:
+        self.life = after(self.life, LifeEvent.START)
+
+    def preempt(self) -> None:
+        self.life = after(self.life, LifeEvent.PREEMPT)
+        self.preemptions += 1
+
+    def end(self) -> None:
+        self.life = after(self.life, LifeEvent.FINISH)

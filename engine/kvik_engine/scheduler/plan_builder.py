@@ -1,0 +1,115 @@
+"""Collects one step while it is planned, and remembers what settling it must know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvik_engine.kv.manager import Prepared, Tables
+from kvik_engine.request import Branch, Request
+from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWork:
+    """Tokens up to `upto` are computed for `branches`: the one that works, then the forks that start from it.
+
+    `starts` tells for each whether it was preempted since (and maybe started again). With `samples`, all sample.
+    """
+
+    branches: tuple[Branch, ...]
+    starts: tuple[int, ...]
+    upto: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step that is launched and not settled."""
+
+    step: int
+    work: tuple[PlannedWork, ...]
+    prefill_tokens: int
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """One step in the making. Which branches may be scheduled is fixed at its beginning, so none is scheduled twice."""
+
+    step: int
+    now: float
+    head: Request | None
+    """The oldest request of the highest class: never a victim."""
+    decodes: list[Branch]
+    """Branches that compute one new output token, the head's first."""
+    head_prompts: list[Branch]
+    """Branches of the head with prompt or recomputation to do."""
+    prompts: dict[int, list[Branch]]
+    """The same of the other running requests by class, in rank order."""
+    tokens_left: int
+    """What is left of maxBatchTokens."""
+    prefill_left: int
+    """What is left of the prefills' share of it."""
+    owed: dict[Request, int]
+    """Blocks that admitted requests still need for their known tokens."""
+    admission_closed: bool = False
+    scheduled: set[Request] = field(default_factory=set)
+    prefill_tokens: int = 0
+    _work: list[RowWork] = field(default_factory=list)
+    _planned: list[PlannedWork] = field(default_factory=list)
+    _started: list[RowStart] = field(default_factory=list)
+    _forks: list[RowFork] = field(default_factory=list)
+    _copies: list[BlockCopy] = field(default_factory=list)
+    _changes: list[TableChange] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not self._work
+
+    def owed_to_others(self, request: Request) -> int:
+        """Blocks kept for prompts admitted before; the head need not care."""
+        return 0 if request is self.head else sum(n for other, n in self.owed.items() if other is not request)
+
+    def start(self, branch: Branch, tables: Tables) -> None:
+        """The branch takes its row with all tokens the host knows."""
+        request = branch.request
+        self._started.append(
+            RowStart(_row(branch), tuple(branch.tokens), request.prompt_length, branch.choice, request.params, tables)
+        )
+
+    def fork(self, source: Branch, target: Branch, tables: Tables) -> None:
+        self._forks.append(RowFork(_row(target), _row(source), target.choice, tables))
+
+    def work(self, branch: Branch, upto: int, prepared: Prepared, *, forks: list[Branch], samples: bool) -> None:
+        """`branch` computes its tokens up to `upto`; with `samples`, it and its fresh `forks` sample the next one."""
+        start = branch.scheduled
+        for target in (branch, *forks):
+            target.plan(upto, self.step, samples=samples)
+        branches = (branch, *forks)
+        rows = tuple([_row(target) for target in branches]) if samples else ()
+        from_last_sample = start >= branch.row_tokens
+        self._work.append(RowWork(_row(branch), start, upto - start, from_last_sample, prepared.new_blocks, rows))
+        self._planned.append(PlannedWork(branches, tuple([b.starts for b in branches]), upto, samples))
+        for own in prepared.copies:
+            self._copies.append(own.copy)
+            self._changes.append(TableChange(_row(branch), own.group, own.index, own.copy.target))
+        self.scheduled.add(branch.request)
+        self.tokens_left -= upto - start
+
+    def plan(self, ended: tuple[Row, ...]) -> StepPlan:
+        return StepPlan(
+            step=self.step,
+            work=tuple(self._work),
+            ended=ended,
+            started=tuple(self._started),
+            forks=tuple(self._forks),
+            copies=tuple(self._copies),
+            changes=tuple(self._changes),
+        )
+
+    def record(self) -> PlannedStep:
+        return PlannedStep(self.step, tuple(self._planned), self.prefill_tokens)
+
+
+def _row(branch: Branch) -> Row:
+    assert branch.row is not None
+    return branch.row

@@ -1,0 +1,97 @@
+"""Who gives way when the pool is full, and how many tokens a request still has before it.
+
+Victim: lowest class first, then the largest estimated remaining work, discounted by age. The head, which is the oldest
+request of the highest class, is never a victim, so something always finishes; a request that was preempted PIN_AFTER
+times is a victim only of the head.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from kvik_engine.request import Request
+
+PIN_AFTER = 3
+_SAMPLES = 512
+_AGE_SECONDS = 30.0
+"""Remaining work counts half at this age, a third at twice this age, and so on."""
+
+
+class OutputLengths:
+    """The running P75 of how long answers were, over the last 512."""
+
+    def __init__(self) -> None:
+        self._lengths: deque[int] = deque(maxlen=_SAMPLES)
+        self._p75: int | None = None
+
+    def add(self, length: int) -> None:
+        self._lengths.append(length)
+        self._p75 = None
+
+    @property
+    def p75(self) -> int | None:
+        """None before the first answer."""
+        if self._p75 is None and self._lengths:
+            self._p75 = sorted(self._lengths)[(3 * len(self._lengths)) // 4]
+        return self._p75
+
+
+def head_of(running: Iterable[Request]) -> Request | None:
+    """The oldest request of the highest class."""
+    return min(running, key=lambda request: (request.slo_class, request.arrival, request.key), default=None)
+
+
+def remaining_work(request: Request, p75: int | None) -> int:
+    """Estimated output tokens still to come: min(max_tokens, P75) less what is there, at least 1 a branch."""
+    expected = request.params.max_tokens if p75 is None else min(request.params.max_tokens, p75)
+    return sum(max(1, expected - (branch.known - request.prompt_length)) for branch in request.live)
+
+
+def choose_victim(
+    running: Iterable[Request],
+    *,
+    needy: Request,
+    head: Request | None,
+    scheduled: Container[Request],
+    p75: int | None,
+    now: float,
+) -> Request | None:
+    """The request that gives way so that `needy` gets a block; `needy` itself when nobody is better; None = wait.
+
+    A request with work in the step being planned is never a victim (vllm #23347, #49097).
+    """
+    candidates = [
+        request
+        for request in running
+        if request is not head
+        and request not in scheduled
+        and request.slo_class >= needy.slo_class
+        and (request.preemptions < PIN_AFTER or needy is head)
+    ]
+    return max(candidates, key=lambda request: _victim_key(request, p75, now), default=None)
+
+
+def enough_victims(
+    running: Iterable[Request],
+    *,
+    waiting: Request,
+    head: Request | None,
+    enough: Callable[[Sequence[Request]], bool],
+    p75: int | None,
+    now: float,
+) -> list[Request]:
+    """The fewest requests of a lower class that must give way so that `waiting` starts; none when all are too few."""
+    candidates = [
+        request
+        for request in running
+        if request is not head and request.slo_class > waiting.slo_class and request.preemptions < PIN_AFTER
+    ]
+    candidates.sort(key=lambda request: _victim_key(request, p75, now), reverse=True)
+    return next((candidates[:n] for n in range(1, len(candidates) + 1) if enough(candidates[:n])), [])
+
+
+def _victim_key(request: Request, p75: int | None, now: float) -> tuple[int, float, float, tuple[int, int]]:
+    age = max(0.0, now - request.arrival)
+    work = remaining_work(request, p75) / (1.0 + age / _AGE_SECONDS)
+    return (request.slo_class, work, request.arrival, request.key)

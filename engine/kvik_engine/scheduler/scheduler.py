@@ -1,0 +1,395 @@
+"""What the next step computes. No prefill or decode phase: every branch has tokens to compute, and a budget is shared.
+
+`plan` makes one step, `settle` takes its results; a step may be planned while the one before it is not settled.
+Order within a step:
+1. the head (oldest request of the highest class), so that something always moves on;
+2. branches that compute one new output token: they are never held up by prompts;
+3. prompts and recomputation, class by class, running requests before waiting ones, within the prefills' share.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvik_engine.kv.manager import KVManager
+from kvik_engine.request import Branch, Finish, Life, Request
+from kvik_engine.scheduler import admission
+from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
+from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
+from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims, head_of
+from kvik_engine.scheduler.rows import Rows
+from kvik_engine.step import Sample, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The step's caps: rows, tokens, and the tokens that prefills share while any row decodes."""
+
+    max_requests: int
+    max_batch_tokens: int
+    chunked_prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
+
+    `stop` is true when the token is a stop token: it ends the branch and is not shown.
+    """
+
+    branch: Branch
+    sample: Sample
+    finish: Finish | None
+    stop: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+class Scheduler:
+    """Admits requests, plans steps, settles them. Single-threaded; the core's loop is the only caller."""
+
+    def __init__(self, limits: Limits, kv: KVManager) -> None:
+        self.kv = kv
+        self.counters = Counters()
+        self.waiting = WaitingQueue(PIN_AFTER)
+        self.running: list[Request] = []
+        self._limits = limits
+        self._lengths = OutputLengths()
+        self._rows = Rows(limits.max_requests)
+        self._in_flight: deque[PlannedStep] = deque()
+        self._step = 0
+        self._full_from: int | None = None
+        """The pool-full episode: the best class that lost a request, from then until any request ends."""
+
+    @property
+    def in_flight(self) -> int:
+        """Steps planned and not settled."""
+        return len(self._in_flight)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests waiting or running."""
+        return len(self.waiting) + len(self.running)
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request can ever finish here. One that cannot must not be added."""
+        return admission.can_ever_fit(request, self.kv, self._limits.max_requests)
+
+    def add(self, request: Request) -> None:
+        """Queue a new request."""
+        assert self.fits(request), "a request that can never fit would block the queue"
+        self.waiting.add(request)
+
+    def abort(self, request: Request, choice: int | None = None, accepted_outputs: int | None = None) -> None:
+        """End a request or one choice of it in whatever state it is. Samples still to come are dropped.
+
+        `accepted_outputs`: later outputs lie behind a stop string; the prefix cache forgets them.
+        """
+        for branch in request.live:
+            if choice is None or branch.choice == choice:
+                accepted = None if accepted_outputs is None else request.prompt_length + accepted_outputs
+                self._end(branch, Finish.ABORTED, accepted)
+
+    def plan(self, now: float) -> StepPlan | None:
+        """Plan the next step; None when nothing can be computed now."""
+        step = self._begin(now)
+        self._make_room(step)
+        self._plan_prompts(step, step.head_prompts)
+        for branch in step.decodes:
+            self._plan_decode(step, branch)
+        for slo_class in SLO_CLASSES:
+            self._plan_prompts(step, step.prompts[slo_class])
+            self._admit(step, slo_class)
+        if step.empty:
+            return None
+        self._step = step.step
+        self._in_flight.append(step.record())
+        return step.plan(self._rows.take_ended())
+
+    def settle(self, result: StepResult) -> tuple[list[News], int]:
+        """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""
+        planned = self._in_flight.popleft()
+        assert planned.step == result.step, "results come in the order of the plans"
+        samples = iter(result.samples)
+        news: list[News] = []
+        for work in planned.work:
+            for branch, starts in zip(work.branches, work.starts, strict=True):
+                if branch.life is Life.RUNNING and branch.starts == starts:
+                    branch.settle(work.upto)
+                    self.kv.commit(branch)
+            if work.samples:
+                for branch in work.branches:
+                    self._take(branch, next(samples), news)
+        self.kv.settle(planned.step)
+        return news, planned.prefill_tokens
+
+    def _begin(self, now: float) -> PlanBuilder:
+        """Look once at every running branch: which decode, which have prompt to compute."""
+        head = head_of(self.running)
+        decodes: list[Branch] = []
+        head_prompts: list[Branch] = []
+        prompts: dict[int, list[Branch]] = {slo_class: [] for slo_class in SLO_CLASSES}
+        for request in self.running:
+            for branch in request.branches:
+                if branch.decoding:
+                    decodes.append(branch)
+                elif branch.life is Life.WAITING or (branch.life is Life.RUNNING and branch.todo):
+                    (head_prompts if request is head else prompts[request.slo_class]).append(branch)
+        decodes.sort(key=lambda branch: branch.request is not head)
+        prefilling = {branch.request for branches in (head_prompts, *prompts.values()) for branch in branches}
+        prefill_cap = self._limits.chunked_prefill_tokens if decodes else self._limits.max_batch_tokens
+        return PlanBuilder(
+            step=self._step + 1,
+            now=now,
+            head=head,
+            decodes=decodes,
+            head_prompts=head_prompts,
+            prompts=prompts,
+            tokens_left=self._limits.max_batch_tokens,
+            prefill_left=min(prefill_cap, self._limits.max_batch_tokens - len(decodes)),
+            owed={request: admission.owed(request, self.kv) for request in prefilling},
+        )
+
+    def _make_room(self, step: PlanBuilder) -> None:
+        """Preempt requests of a lower class when the next waiting one lacks rows or blocks.
+
+        Before anything is planned, so that no victim has work in this step.
+        """
+        candidate = next(self.waiting.candidates(step.now), None)
+        if candidate is None or self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
+            return
+
+        def enough(victims: Sequence[Request]) -> bool:
+            branches = [branch for victim in victims for branch in victim.live]
+            blocks = self.kv.reclaimable(branches) + self.kv.returning
+            return self._can_start(step, candidate.request, more_rows=len(branches), more_blocks=blocks)
+
+        for victim in enough_victims(
+            self.running,
+            waiting=candidate.request,
+            head=step.head,
+            enough=enough,
+            p75=self._lengths.p75,
+            now=step.now,
+        ):
+            self._preempt(step, victim)
+
+    def _plan_decode(self, step: PlanBuilder, branch: Branch) -> None:
+        if branch.life is Life.RUNNING and step.tokens_left:
+            self._schedule(step, branch, 1)
+
+    def _plan_prompts(self, step: PlanBuilder, branches: Sequence[Branch]) -> None:
+        """The next chunk of each branch, as far as the prefills' share goes."""
+        for branch in branches:
+            if branch.request.life is not Life.RUNNING or not min(step.prefill_left, step.tokens_left):
+                continue
+            if branch.last_step == step.step:
+                continue  # it started as a fork within this step
+            if branch.life is Life.RUNNING:
+                self._schedule_chunk(step, branch)
+            elif branch.life is Life.WAITING and self._may_start(branch):
+                self._start(step, branch)
+
+    def _admit(self, step: PlanBuilder, slo_class: int) -> None:
+        """Start waiting requests of this class, and those whose turn has come by age or preemption."""
+        while min(step.prefill_left, step.tokens_left) and not step.admission_closed:
+            candidate = self._next_admission(step, slo_class)
+            if candidate is None:
+                return
+            request = candidate.request
+            self.waiting.remove(request)
+            if candidate.aged:
+                self.waiting.took_aged_turn(request.slo_class, step.now)
+            request.start()
+            insort(self.running, request, key=rank)
+            for branch in request.live:
+                self._rows.reserve(branch)
+            self._count_prefix_hit(request)
+            step.owed[request] = admission.owed(request, self.kv)
+            self._start(step, request.live[0])
+
+    def _next_admission(self, step: PlanBuilder, slo_class: int) -> Candidate | None:
+        for candidate in self.waiting.candidates(step.now):
+            if not candidate.urgent and candidate.request.slo_class > slo_class:
+                return None
+            if not self._in_flight_of(candidate.request) and self._can_start(step, candidate.request):
+                return candidate
+            if candidate.blocking:
+                step.admission_closed = True
+                return None
+        return None
+
+    def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:
+        """Whether a waiting request gets its rows and blocks now, or would with some more of them."""
+        hits = self.kv.find(request.live[0])
+        return len(request.live) <= self._rows.free + more_rows and admission.has_room(
+            request,
+            self.kv,
+            running=self.running,
+            hits=hits,
+            owed=sum(step.owed.values()),
+            more_blocks=more_blocks,
+            pool_was_full=self._full_from is not None and request.slo_class >= self._full_from,
+        )
+
+    def _may_start(self, branch: Branch) -> bool:
+        """Whether a waiting branch of a running request starts by itself, not as a fork at the end of the prompt.
+
+        After preemption every branch goes on from its own tokens, but shares the prompt's whole blocks: it waits for
+        the leader to have them planned.
+        """
+        leader = branch.request.leader
+        if branch is leader:
+            return True
+        assert leader is not None
+        return branch.forked and leader.scheduled >= self._shared_tokens(branch)
+
+    def _start(self, step: PlanBuilder, branch: Branch) -> None:
+        """Start a branch from what the prefix cache or its leader has, and compute its first chunk."""
+        kv, request = self.kv, branch.request
+        hits = kv.find(branch)
+        shared = 0 if branch is request.leader else self._shared_tokens(branch)
+        known = max(shared, len(hits) * kv.block_tokens)
+        upto = min(branch.known, known + min(step.prefill_left, step.tokens_left))
+
+        def missing() -> int:
+            return kv.needed(upto) - kv.whole(known) + (kv.idle(hits) if known > shared else 0)
+
+        if not self._get_blocks(step, request, missing):
+            return
+        if known > shared:
+            tables = kv.start(branch, hits)
+            branch.start(len(branch.tokens), computed=known, scheduled=known)
+        elif shared:
+            assert request.leader is not None
+            tables = kv.fork(request.leader, branch, shared)
+            branch.start(len(branch.tokens), computed=min(shared, request.leader.computed), scheduled=shared)
+        else:
+            tables = kv.start(branch, ())
+            branch.start(len(branch.tokens), computed=0, scheduled=0)
+        step.start(branch, tables)
+        self._schedule_chunk(step, branch)
+
+    def _shared_tokens(self, branch: Branch) -> int:
+        """Tokens in the whole blocks of the prompt: what a preempted branch shares with its leader."""
+        return branch.request.prompt_length // self.kv.block_tokens * self.kv.block_tokens
+
+    def _schedule_chunk(self, step: PlanBuilder, branch: Branch) -> None:
+        length = min(branch.todo, step.prefill_left, step.tokens_left)
+        if self._schedule(step, branch, length):
+            step.prefill_left -= length
+            step.prefill_tokens += length
+            step.owed[branch.request] = admission.owed(branch.request, self.kv)
+
+    def _schedule(self, step: PlanBuilder, branch: Branch, length: int) -> bool:
+        """Give a branch its next tokens to compute. False when it must wait for blocks or was preempted."""
+        request = branch.request
+        upto = branch.scheduled + length
+        prepared = self.kv.no_change
+        if not self.kv.has_room(branch, upto):
+            if not self._get_blocks(step, request, lambda: self.kv.missing(branch, upto)):
+                return False
+            prepared = self.kv.prepare(branch, upto, step.step)
+        forks: list[Branch] = []
+        if upto == request.prompt_length and not branch.forked:
+            forks = [fork for fork in request.live if fork.life is Life.WAITING]
+        for fork in forks:
+            tables = self.kv.fork(branch, fork, upto)
+            fork.start(upto, computed=branch.computed, scheduled=upto)
+            step.fork(branch, fork, tables)
+        step.work(branch, upto, prepared, forks=forks, samples=upto == branch.known)
+        return True
+
+    def _get_blocks(self, step: PlanBuilder, needy: Request, missing: Callable[[], int]) -> bool:
+        """Make `missing()` blocks available, by preemption if need be. False: wait, or `needy` itself gave way."""
+        while missing() + step.owed_to_others(needy) > self.kv.pool.available:
+            if not missing():
+                return True
+            victim = choose_victim(
+                self.running,
+                needy=needy,
+                head=step.head,
+                scheduled=step.scheduled,
+                p75=self._lengths.p75,
+                now=step.now,
+            )
+            if victim is None:
+                return False
+            self._preempt(step, victim)
+            self._note_full(victim)
+            if victim is needy:
+                return False
+        return True
+
+    def _preempt(self, step: PlanBuilder, victim: Request) -> None:
+        """Take rows and blocks from a request; it keeps its tokens and computes them again later."""
+        for branch in victim.live:
+            self.kv.release(branch)
+            self._rows.give_back(branch)
+            if branch.life is Life.RUNNING:
+                branch.preempt()
+        self.running.remove(victim)
+        victim.preempt()
+        self.waiting.add(victim)
+        step.owed.pop(victim, None)
+        self.counters.preemptions += 1
+
+    def _note_full(self, victim: Request) -> None:
+        """Until a request ends, nothing of the victim's class or below starts unless all of it surely fits."""
+        self._full_from = victim.slo_class if self._full_from is None else min(self._full_from, victim.slo_class)
+
+    def _take(self, branch: Branch, sample: Sample, news: list[News]) -> None:
+        """Accept one sample. Samples of branches that ended meanwhile are dropped."""
+        branch.pending -= 1
+        if branch.life is Life.FINISHED:
+            return
+        request = branch.request
+        if sample.error is not None:
+            for live in request.live:
+                self._end(live, Finish.ERROR)
+                news.append(News(live, sample, Finish.ERROR))
+            return
+        branch.tokens.append(sample.token)
+        self.counters.generation_tokens += 1
+        stop = sample.token in request.stop_ids
+        finish = Finish.STOP if stop else Finish.LENGTH if len(branch.tokens) >= request.token_limit else None
+        if finish is not None:
+            self._lengths.add(branch.outputs)
+            self._end(branch, finish)
+        news.append(News(branch, sample, finish, stop))
+
+    def _end(self, branch: Branch, finish: Finish, accepted: int | None = None) -> None:
+        """End a branch, and its request with the last one."""
+        request = branch.request
+        self.kv.release(branch, accepted)
+        self._rows.give_back(branch)
+        branch.end(finish)
+        if request.live:
+            return
+        if request.life is Life.RUNNING:
+            self.running.remove(request)
+        self.waiting.remove(request)
+        request.end()
+        self._full_from = None
+
+    def _count_prefix_hit(self, request: Request) -> None:
+        if request.cached_tokens is None:
+            request.cached_tokens = len(self.kv.find(request.live[0])) * self.kv.block_tokens
+            self.counters.prompt_tokens += request.prompt_length
+            self.counters.prefix_query_tokens += request.prompt_length
+            self.counters.prefix_hit_tokens += request.cached_tokens
+
+    def _in_flight_of(self, request: Request) -> bool:
+        return any(self.kv.in_flight(branch) for branch in request.branches)

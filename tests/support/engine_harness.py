@@ -1,0 +1,183 @@
+"""The engine core without processes: the product's classes, an in-memory channel and the fake runner.
+
+Unit tests, property tests and the simulator of scheduling policies all stand on it. After every step the books of the
+KV cache are checked, and blocks that became free are poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvik_engine.core.check import Bounds
+from kvik_engine.core.loop import EngineCore, Serving
+from kvik_engine.ipc.core_channel import Gone
+from kvik_engine.ipc.messages import Abort, CoreStats, FinishReason, Frame, Refusal, Submit, ToCore
+from kvik_engine.kv.check import check_books
+from kvik_engine.kv.manager import KVManager
+from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache
+from kvik_engine.params import SamplingParams
+from kvik_engine.scheduler.scheduler import Limits, Scheduler
+from kvik_engine.step import Runner
+from tests.support.fake_runner import END_TOKEN, VOCAB, FakeRunner, solo_output
+
+API = 1
+
+
+class MemoryChannel:
+    """Two lists instead of a socket."""
+
+    def __init__(self) -> None:
+        self.inbox: list[ToCore | Gone] = []
+        self.frames: list[Frame] = []
+        self.stats: CoreStats | None = None
+
+    def poll(self, timeout: float) -> list[ToCore | Gone]:
+        received, self.inbox = self.inbox, []
+        return received
+
+    def send(self, stats: CoreStats, news: Mapping[int, Frame]) -> None:
+        self.stats = stats
+        self.frames.extend(news.values())
+
+
+@dataclass
+class Heard:
+    """What an API process would know of one choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stop_tokens: int = 0
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass
+class Harness:
+    """One core on a fake clock. `step` moves it on and checks the books."""
+
+    blocks: int = 64
+    block_tokens: int = 4
+    max_requests: int = 8
+    max_batch_tokens: int = 64
+    chunked_prefill_tokens: int = 16
+    max_queued_requests: int = 1000
+    prefix_cache: bool = True
+    overlap: int = 0
+    context: int = 4096
+    runner: FakeRunner | None = None
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.fake = self.runner or FakeRunner(block_tokens=self.block_tokens, rows=self.max_requests)
+        self.fake.allocate(self.blocks)
+        groups = self.fake.facts.groups
+        cache = BlockHashCache(self.block_tokens, len(groups)) if self.prefix_cache else NoPrefixCache()
+        self.kv = KVManager(groups, self.blocks, cache)
+        limits = Limits(
+            max_requests=self.max_requests,
+            max_batch_tokens=self.max_batch_tokens,
+            chunked_prefill_tokens=self.chunked_prefill_tokens,
+        )
+        self.scheduler = Scheduler(limits, self.kv)
+        self.channel = MemoryChannel()
+        serving = Serving(
+            bounds=Bounds(vocab_size=VOCAB, context=self.context),
+            max_queued_requests=self.max_queued_requests,
+            overlap=self.overlap,
+        )
+        fake: Runner = self.fake
+        self.core = EngineCore(serving, self.scheduler, fake, self.channel, lambda: self.now)
+        self.heard: dict[tuple[int, int], Heard] = {}
+        self.refused: dict[int, Refusal] = {}
+        self.submitted: dict[int, Submit] = {}
+        self._poisoned: set[int] = set()
+
+    def submit(
+        self,
+        request_id: int,
+        prompt: Sequence[int],
+        *,
+        slo_class: int = 1,
+        priority: int = 0,
+        salt: bytes = b"",
+        api_id: int = API,
+        params: SamplingParams | None = None,
+        **sampling: object,
+    ) -> Submit:
+        """Send a request. Sampling defaults: greedy, 8 tokens, ends at the end token."""
+        defaults: dict[str, object] = {"max_tokens": 8, "seed": 7, "temperature": 0.0, "stop_token_ids": (END_TOKEN,)}
+        params = params or SamplingParams(**{**defaults, **sampling})  # type: ignore[arg-type]
+        submit = Submit(api_id, request_id, list(prompt), params, slo_class, priority, salt, self.now)
+        self.submitted[request_id] = submit
+        self.channel.inbox.append(submit)
+        return submit
+
+    def abort(self, request_id: int, choice: int | None = None, accepted_tokens: int | None = None) -> None:
+        self.channel.inbox.append(Abort(API, request_id, choice, accepted_tokens))
+
+    def leave(self, api_id: int = API) -> None:
+        """The API process goes away."""
+        self.channel.inbox.append(Gone(api_id))
+
+    def step(self, seconds: float = 0.01) -> bool:
+        """One step of the core, with all checks. Returns whether anything happened."""
+        happened = self.core.step()
+        self.now += seconds
+        check_books(self.kv)
+        self._poison()
+        self._listen()
+        return happened
+
+    def run(self, most: int = 10_000) -> int:
+        """Steps until nothing is left to do; returns how many."""
+        for n in range(most):
+            if not self.channel.inbox and not self.core.busy:
+                self.core.check_idle()
+                return n
+            happened = self.step()
+            assert happened, "the engine stands still with work to do"
+        raise AssertionError(f"not done after {most} steps")
+
+    def output(self, request_id: int, choice: int = 0) -> list[int]:
+        """Output tokens heard of so far, a stop token left out."""
+        return self.heard[request_id, choice].tokens
+
+    def expected(self, request_id: int, choice: int = 0) -> list[int]:
+        """What an undisturbed run alone shows to the client."""
+        submit = self.submitted[request_id]
+        tokens = solo_output(submit.prompt, submit.params, choice)
+        return tokens[:-1] if tokens[-1] in submit.params.stop_token_ids else tokens
+
+    def assert_solo(self, request_id: int) -> None:
+        """All choices of a finished request equal undisturbed runs."""
+        for choice in range(self.submitted[request_id].params.n):
+            heard = self.heard[request_id, choice]
+            assert heard.finish in (FinishReason.STOP, FinishReason.LENGTH), heard
+            assert heard.tokens == self.expected(request_id, choice)
+
+    def request_row(self, request_id: int, choice: int = 0) -> int | None:
+        """The row of a branch now."""
+        for request in self.scheduler.running:
+            if request.key == (API, request_id):
+                return request.branches[choice].row
+        return None
+
+    def _poison(self) -> None:
+        free = {block.id for block in self.kv.pool.free_blocks()}
+        self.fake.poison(block for block in free if block not in self._poisoned)
+        self._poisoned = set(free)
+
+    def _listen(self) -> None:
+        frames, self.channel.frames = self.channel.frames, []
+        for frame in frames:
+            for refusal in frame.refused:
+                self.refused[refusal.request_id] = refusal
+            for output in frame.outputs:
+                heard = self.heard.setdefault((output.request_id, output.choice), Heard())
+                assert heard.finish is None, "news of a choice that had ended"
+                heard.tokens.extend(token.token for token in output.tokens)
+                heard.finish = output.finish
+                heard.stop_tokens += output.stop_tokens
+                heard.cached_tokens = output.cached_tokens
+                heard.error = output.error

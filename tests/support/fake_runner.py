@@ -1,0 +1,230 @@
+"""A pseudo-model with real block bookkeeping: wrong tables, copies, forks or reuse give wrong tokens or fail at once.
+
+The "KV" of a token is a number made of the token, its position and the KV before it, kept in the block the table
+names. The next token is a hash of all KV read through the row's table, so it depends on every visible token and on
+nothing else: not on batching, chunk size, preemption, prefix hits or overlap. `solo_output` computes the same from the
+tokens alone. Freed blocks are poisoned by the harness; reading poison fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvik_engine.params import SamplingParams
+from kvik_engine.step import (
+    BlockId,
+    GroupKind,
+    KVGroup,
+    ModelFacts,
+    Row,
+    RowFork,
+    RowStart,
+    RowWork,
+    Sample,
+    StepPlan,
+    StepResult,
+    TokenLogprob,
+)
+
+VOCAB = 64
+END_TOKEN = 0
+POISON = -1
+_MASK = (1 << 61) - 1
+
+
+class FakeRunnerError(AssertionError):
+    """The plan asked for something that a real runner could not do right."""
+
+
+def kv_of(before: int, token: int, position: int) -> int:
+    """The KV of one token, given that of the token before it."""
+    return (before * 6364136223846793005 + token * 1442695040888963407 + position + 1) & _MASK
+
+
+def token_from(visible: Sequence[int], params: SamplingParams, choice: int, position: int) -> int:
+    """The sample after `visible` KV, for output number `position`: noise depends on seed, choice and position only."""
+    noise = () if params.greedy else (params.seed, choice, position)
+    token = hash((tuple(visible), noise)) % VOCAB
+    if position < params.min_tokens:
+        while token in params.stop_token_ids:
+            token = (token + 1) % VOCAB
+    return token
+
+
+def solo_output(prompt: Sequence[int], params: SamplingParams, choice: int = 0) -> list[int]:
+    """All output tokens of one choice, stop token included, from an undisturbed run."""
+    visible: list[int] = []
+    for position, token in enumerate(prompt):
+        visible.append(kv_of(visible[-1] if visible else 0, token, position))
+    output: list[int] = []
+    while len(output) < params.max_tokens:
+        token = token_from(visible, params, choice, len(output))
+        output.append(token)
+        if token in params.stop_token_ids:
+            break
+        visible.append(kv_of(visible[-1], token, len(visible)))
+    return output
+
+
+@dataclass
+class _RowState:
+    tokens: list[int]
+    host_tokens: int
+    prompt_length: int
+    choice: int
+    params: SamplingParams
+    table: list[BlockId]
+    computed: int = 0
+    sampled: deque[int] = field(default_factory=deque)
+
+
+class FakeRunner:
+    """Implements step.Runner. Steps run when launched; results are collected first in, first out."""
+
+    def __init__(
+        self,
+        *,
+        block_tokens: int = 4,
+        block_bytes: int = 64,
+        context_length: int = 4096,
+        rows: int = 1024,
+        seconds: float = 0.001,
+        device_bytes_total: int = 1 << 30,
+    ) -> None:
+        self.block_tokens = block_tokens
+        self.block_bytes = block_bytes
+        self.context_length = context_length
+        self.max_rows = rows
+        self.seconds = seconds
+        self.device_bytes_total = device_bytes_total
+        self.plans: list[StepPlan] = []
+        self.fail_rows: set[Row] = set()
+        self.blocks: list[list[int]] = []
+        self._rows: dict[Row, _RowState] = {}
+        self._results: deque[StepResult] = deque()
+
+    @property
+    def facts(self) -> ModelFacts:
+        return ModelFacts(
+            vocab_size=VOCAB,
+            context_length=self.context_length,
+            parameters=1,
+            dtype="fp32",
+            device="fake",
+            attention="fake",
+            groups=(KVGroup(GroupKind.FULL, (0,), self.block_tokens, self.block_bytes),),
+            device_bytes_total=self.device_bytes_total,
+            device_bytes_used=0,
+            startup_seconds={"weights_loaded": 0.0},
+        )
+
+    def allocate(self, blocks: int) -> int:
+        self.blocks = [[POISON] * self.block_tokens for _ in range(blocks + 1)]
+        return len(self.blocks) * self.block_bytes
+
+    def poison(self, blocks: Iterable[BlockId]) -> None:
+        """Whoever still reads these blocks fails."""
+        for block in blocks:
+            self.blocks[block] = [POISON] * self.block_tokens
+
+    def launch(self, plan: StepPlan) -> None:
+        self.plans.append(plan)
+        for row in plan.ended:
+            self._expect(row in self._rows, f"row {row} ended twice")
+            del self._rows[row]
+        for start in plan.started:
+            self._start(start)
+        for work in plan.work:
+            self._row(work.row).table.extend(work.new_blocks[0])
+        for change in plan.changes:
+            self._expect(change.group == 0, "there is one group")
+            self._row(change.row).table[change.index] = change.block
+        for fork in plan.forks:
+            self._fork(fork)
+        for copy in plan.copies:
+            self.blocks[copy.target] = list(self.blocks[copy.source])
+        worked = [work.row for work in plan.work]
+        self._expect(len(worked) == len(set(worked)), "a row has two works in one step")
+        samples = [sample for work in plan.work for sample in self._run(work)]
+        self._results.append(StepResult(plan.step, tuple(samples), self.seconds))
+
+    def collect(self) -> StepResult:
+        return self._results.popleft()
+
+    def _start(self, start: RowStart) -> None:
+        self._expect(start.row not in self._rows, f"row {start.row} is in use")
+        self._expect(0 <= start.row < self.max_rows, f"row {start.row} does not exist")
+        tokens = list(start.tokens)
+        self._rows[start.row] = _RowState(
+            tokens, len(tokens), start.prompt_length, start.choice, start.params, list(start.blocks[0])
+        )
+
+    def _fork(self, fork: RowFork) -> None:
+        self._expect(fork.row not in self._rows, f"row {fork.row} is in use")
+        source = self._row(fork.source)
+        self._expect(list(fork.blocks[0]) == source.table, "a fork has its source's table")
+        self._rows[fork.row] = _RowState(
+            list(source.tokens),
+            source.host_tokens,
+            source.prompt_length,
+            fork.choice,
+            source.params,
+            list(source.table),
+        )
+
+    def _run(self, work: RowWork) -> list[Sample]:
+        state = self._row(work.row)
+        end = work.start + work.length
+        self._expect(work.length > 0, "work without tokens")
+        if work.from_last_sample:
+            self._expect(work.length == 1 and work.start == len(state.tokens) - 1, "not the row's last sample")
+            self._expect(work.start >= state.host_tokens, "the host gave this token")
+        else:
+            self._expect(end <= state.host_tokens, "the host did not give this token")
+        self._expect(len(state.table) == -(-end // self.block_tokens), "the table does not fit the tokens")
+        for position in range(work.start, end):
+            before = self._read(state, position - 1) if position else 0
+            self._write(work.row, state, position, kv_of(before, state.tokens[position], position))
+        visible = [self._read(state, position) for position in range(end)] if work.sampled_rows else []
+        return [self._sample(row, visible, end) for row in work.sampled_rows]
+
+    def _sample(self, row: Row, visible: list[int], end: int) -> Sample:
+        state = self._row(row)
+        self._expect(len(state.tokens) == end, "a sample is not appended behind the row's tokens")
+        if row in self.fail_rows:
+            state.tokens.append(END_TOKEN)
+            return Sample(row, END_TOKEN, error="non-finite logits")
+        token = token_from(visible, state.params, state.choice, end - state.prompt_length)
+        state.tokens.append(token)
+        if state.params.logprobs is None:
+            return Sample(row, token)
+        return Sample(row, token, -1.0, tuple(TokenLogprob(t, -1.0) for t in range(state.params.logprobs)))
+
+    def _read(self, state: _RowState, position: int) -> int:
+        value = self.blocks[state.table[position // self.block_tokens]][position % self.block_tokens]
+        self._expect(value != POISON, f"position {position} is read from a block that was freed or never written")
+        return value
+
+    def _write(self, row: Row, state: _RowState, position: int, value: int) -> None:
+        block = state.table[position // self.block_tokens]
+        self._expect(block != 0, "block 0 is scratch")
+        old = self.blocks[block][position % self.block_tokens]
+        if old not in (POISON, value):
+            for other, its in self._rows.items():
+                shared = other != row and block in its.table and its.table.index(block) == position // self.block_tokens
+                behind = (
+                    shared and len(its.tokens) > position and its.tokens[: position + 1] != state.tokens[: position + 1]
+                )
+                self._expect(not behind, f"row {row} overwrites what row {other} reads")
+        self.blocks[block][position % self.block_tokens] = value
+
+    def _row(self, row: Row) -> _RowState:
+        self._expect(row in self._rows, f"row {row} was never started")
+        return self._rows[row]
+
+    @staticmethod
+    def _expect(condition: bool, message: str) -> None:
+        if not condition:
+            raise FakeRunnerError(message)
