@@ -1,7 +1,7 @@
 """Run inside the build of the cpu variant: removes what a CPU process never maps, as measured, and checks the rest.
 
 PyTorch's wheel for Linux is linked to the CUDA libraries, so most of them must stay even where no GPU will ever be;
-but cuDNN's engines, static libraries, headers and NVIDIA's command-line tools are only opened with a GPU at work.
+but cuDNN's engines, static libraries and headers are only opened with a GPU or a compiler at work.
 """
 
 import subprocess
@@ -45,8 +45,8 @@ def mapped() -> set[Path]:
 
 
 def removable(packages: Path) -> list[Path]:
-    """NVIDIA's files, and headers and tools that only a compiler would use. Python files stay: imports need them."""
-    candidates = [packages / "nvidia", packages / "torch/include", packages / "torch/bin"]
+    """NVIDIA's files, and the headers that only a compiler would read. Python files stay: imports need them."""
+    candidates = [packages / "nvidia", packages / "torch/include"]
     return [
         path
         for folder in candidates
