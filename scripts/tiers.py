@@ -17,7 +17,7 @@ TIERS: dict[str, list[str]] = {
     "unit": ["tests/unit", "--ignore=tests/unit/kernels"],
     "property": ["tests/property"],
     "contract": ["tests/contract"],
-    "kernels": ["tests/unit/kernels"],
+    "kernels": ["tests/unit/kernels", "tests/kernels"],
     "integration": ["tests/integration"],
     "faults": ["tests/faults"],
     "e2e": ["tests/e2e"],

@@ -1,1 +1,10 @@
-"""Triton kernels with their plain torch truth; imports torch, triton and the standard library only."""
+"""Triton kernels with their plain torch truth; imports torch, triton and the standard library only.
+
+Importing this package loads neither torch nor triton: each operation imports its kernel inside the call. The names
+below are the functions; the modules of an operation are reached as `from kvik_kernels.kv_write import naive`.
+"""
+
+from kvik_kernels.kv_write import kv_write
+from kvik_kernels.paged_attention import paged_attention
+
+__all__ = ["kv_write", "paged_attention"]

@@ -1,0 +1,245 @@
+"""Compile the kernels for GPUs that are not there, and say what each variant costs.
+
+`python -m kvik_kernels.aot` prints one JSON object a variant. It needs triton and no torch, so that any triton can be
+tried; the compilers and `cuobjdump` come in triton's wheel. The signatures are those that serving launches: constants
+from the launch tables, alignment as the engine's tensors have it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kvik_kernels.device import Device
+from kvik_kernels.kv_write import launch as kv_write_launch
+from kvik_kernels.paged_attention import launch as attention_launch
+
+TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
+    "sm_80": ("cuda", 80, 32, Device("sm_80", 108)),
+    "sm_90": ("cuda", 90, 32, Device("sm_90", 132)),
+    "gfx942": ("hip", "gfx942", 64, Device("gfx942", 304)),
+}
+"""Name -> triton's backend, architecture and warp size, and the device that the launch tables see."""
+
+KERNELS = ("kv_write", "prefill", "decode", "decode_split", "reduce")
+ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
+BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel as it is launched for one model shape on one target."""
+
+    kernel: str
+    target: str
+    element: str
+    head_dim: int
+    group: int
+    kv_heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a compiled variant takes of a processor."""
+
+    variant: Variant
+    registers: int
+    """Vector registers a thread."""
+    spilled_bytes: int
+    """Local memory a thread that the compiler made up for want of registers."""
+    shared_bytes: int
+    """Shared memory a program."""
+    matrix_instructions: int
+    """wgmma, mma.sync or mfma instructions in the code: none where tl.dot fell back to scalar arithmetic."""
+    async_copies: int
+    """cp.async instructions: none where a load is too narrow to be pipelined, and on AMD."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What triton compiles."""
+
+    function: Any
+    types: Mapping[str, str]
+    """Argument name -> pointer or scalar type; strides are left out, they are 32-bit and multiples of 16."""
+    unaligned: frozenset[str]
+    """Arguments that the kernel does not specialise on alignment."""
+    constants: Mapping[str, Any]
+    warps: int
+    stages: int
+
+
+def variants(
+    targets: Sequence[str], elements: Sequence[str], head_dims: Sequence[int], groups: Sequence[int] = (3, 4)
+) -> Iterator[Variant]:
+    """The cross product over all kernels. Group 3 is the demo model's, 4 that of many 8B models."""
+    for kernel, target, element, head_dim, group in itertools.product(KERNELS, targets, elements, head_dims, groups):
+        yield Variant(kernel, target, element, head_dim, group, kv_heads=3 if group == 3 else 8)
+
+
+def compile_variant(variant: Variant) -> Usage:
+    """Compile for the variant's target and read the registers, spills and shared memory off the result.
+
+    Raises triton's own errors when it does not compile.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    backend, architecture, warp_size, device = TARGETS[variant.target]
+    source = _source(variant, device)
+    signature = {}
+    attributes = {}
+    for index, name in enumerate(source.function.arg_names):
+        signature[name] = "constexpr" if name in source.constants else source.types.get(name, "i32")
+        scalar = name in source.types and not source.types[name].startswith("*")
+        if name not in source.constants and name not in source.unaligned and not scalar:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    compiled = compile(
+        ASTSource(source.function, signature, dict(source.constants), attributes),
+        target=GPUTarget(backend, architecture, warp_size),
+        options={"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True},
+    )
+    if backend == "cuda":
+        assembly = compiled.asm["ptx"]
+        registers, spilled = _cubin_usage(compiled.asm["cubin"])
+    else:
+        assembly = compiled.asm["amdgcn"]
+        registers, spilled = _amdgcn_usage(assembly)
+    return Usage(
+        variant,
+        registers,
+        spilled,
+        compiled.metadata.shared,
+        matrix_instructions=len(re.findall(r"wgmma\.mma_async|mma\.sync|v_mfma_", assembly)),
+        async_copies=len(re.findall(r"cp\.async\.c[ag]", assembly)),
+    )
+
+
+def _source(variant: Variant, device: Device) -> _Source:
+    return _kv_write_source(variant) if variant.kernel == "kv_write" else _attention_source(variant, device)
+
+
+def _kv_write_source(variant: Variant) -> _Source:
+    from kvik_kernels.kv_write.kernel import kv_write_kernel
+
+    tile = kv_write_launch.tile(variant.kv_heads, variant.head_dim)
+    types = dict.fromkeys(("k_ptr", "v_ptr", "k_cache_ptr", "v_cache_ptr"), f"*{variant.element}")
+    constants = {
+        "KV_HEADS": variant.kv_heads,
+        "HEAD_DIM": variant.head_dim,
+        "BLOCK_TOKENS": BLOCK_TOKENS,
+        "TILE": tile.elements,
+    }
+    return _Source(
+        kv_write_kernel, types | {"slots_ptr": "*i64"}, frozenset({"slots_ptr"}), constants, tile.warps, stages=1
+    )
+
+
+def _attention_source(variant: Variant, device: Device) -> _Source:
+    from kvik_kernels.paged_attention import kernel
+
+    shape = {
+        "group": variant.group,
+        "head_dim": variant.head_dim,
+        "element_bytes": ELEMENTS[variant.element],
+    }
+    if variant.kernel == "prefill":
+        tiles = attention_launch.prefill_tiles(device, **shape, max_query_len=2048)
+    else:
+        tiles = attention_launch.decode_tiles(device, **shape)
+    function = {"prefill": kernel.prefill_kernel, "reduce": kernel.reduce_kernel}.get(
+        variant.kernel, kernel.decode_kernel
+    )
+    every_constant = {
+        "Q_HEADS": variant.kv_heads * variant.group,
+        "KV_HEADS": variant.kv_heads,
+        "GROUP": variant.group,
+        "BLOCK_M": tiles.block_m,
+        "BLOCK_Q": tiles.block_q,
+        "BLOCK_TOKENS": BLOCK_TOKENS,
+        "HEAD_DIM": variant.head_dim,
+        "BLOCK_D": tiles.block_d,
+        "TILE": tiles.tile,
+        "MIN_SEGMENT": attention_launch.MIN_SEGMENT_TOKENS,
+        "CHUNK": attention_launch.REDUCE_CHUNK,
+        "SPLIT": variant.kernel == "decode_split",
+        "PRECISION": "ieee",
+    }
+    types = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), f"*{variant.element}")
+    types |= dict.fromkeys(("partial_ptr", "log_sum_ptr"), "*fp32")
+    types |= dict.fromkeys(("table_ptr", "starts_ptr", "lens_ptr"), "*i32")
+    types |= {"log2_scale": "fp32", "rows": "i32", "splits": "i32", "table_stride": "i32"}
+    reduce = variant.kernel == "reduce"
+    return _Source(
+        function,
+        types,
+        frozenset({"table_ptr", "starts_ptr", "lens_ptr"}),
+        {name: value for name, value in every_constant.items() if name in function.arg_names},
+        warps=attention_launch.REDUCE_WARPS if reduce else tiles.warps,
+        stages=1 if reduce else tiles.stages,
+    )
+
+
+def _cubin_usage(cubin: bytes) -> tuple[int, int]:
+    """Registers and spilled bytes from cuobjdump's line `REG:80 STACK:0 SHARED:0 LOCAL:0 ...`."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], check=True, capture_output=True, text=True).stdout
+    (usage,) = re.findall(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", text)
+    registers, stack, local = map(int, usage)
+    return registers, stack + local
+
+
+def _amdgcn_usage(assembly: str) -> tuple[int, int]:
+    """Vector registers and spilled bytes from the metadata at the end of the assembly.
+
+    Scalar registers spill into lanes of vector registers, which are counted, and cost no memory.
+    """
+    fields = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)\s*$", assembly, re.MULTILINE)}
+    return fields["vgpr_count"], 4 * fields["vgpr_spill_count"] + fields["private_segment_fixed_size"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile the variants asked for, one process each of `--jobs`; a line of JSON each, also for one that fails."""
+    parser = argparse.ArgumentParser(prog="python -m kvik_kernels.aot", description=__doc__)
+    parser.add_argument("--targets", nargs="+", choices=tuple(TARGETS), default=tuple(TARGETS))
+    parser.add_argument("--elements", nargs="+", choices=tuple(ELEMENTS), default=("fp16", "bf16"))
+    parser.add_argument("--head-dims", nargs="+", type=int, default=(64, 128))
+    parser.add_argument("--groups", nargs="+", type=int, default=(3, 4))
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    import triton
+
+    wanted = list(variants(options.targets, options.elements, options.head_dims, options.groups))
+    failed = False
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for variant, result in zip(wanted, pool.map(_compile_or_explain, wanted), strict=True):
+            failed |= isinstance(result, str)
+            fields = {"error": result} if isinstance(result, str) else asdict(result)
+            print(json.dumps({**fields, "variant": asdict(variant), "triton": triton.__version__}), flush=True)
+    return 1 if failed else 0
+
+
+def _compile_or_explain(variant: Variant) -> Usage | str:
+    try:
+        return compile_variant(variant)
+    except Exception as error:  # triton raises its own, LLVM's and ptxas's errors; each ends one variant only
+        return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Argument checks shared by the operations. Each names the argument in the error it raises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+
+def require_shape(name: str, tensor: torch.Tensor, shape: Sequence[int | None]) -> None:
+    """Raise ValueError unless `tensor` has `shape`; None fits any length."""
+    if tensor.dim() != len(shape) or any(
+        want is not None and got != want for got, want in zip(tensor.shape, shape, strict=True)
+    ):
+        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        raise ValueError(f"{name}: expected shape [{wanted}], got {list(tensor.shape)}")
+
+
+def require_dtype(name: str, tensor: torch.Tensor, *allowed: torch.dtype) -> None:
+    """Raise TypeError unless `tensor` has one of the `allowed` dtypes."""
+    if tensor.dtype not in allowed:
+        raise TypeError(f"{name}: expected {' or '.join(map(str, allowed))}, got {tensor.dtype}")
+
+
+def require_unit_stride(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless the last dimension of `tensor` is contiguous, which the kernels take for granted."""
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name}: the last dimension must be contiguous, its stride is {tensor.stride(-1)}")
+
+
+def require_same_device(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Raise ValueError unless both tensors lie on one device."""
+    if tensor.device != other.device:
+        raise ValueError(f"{name}: expected the device of {other_name}, {other.device}, got {tensor.device}")
+
+
+def require_block_tokens(name: str, block_tokens: int) -> None:
+    """Raise ValueError unless the block length is a power of two: kernels split positions by shift and mask."""
+    if block_tokens < 1 or block_tokens & (block_tokens - 1):
+        raise ValueError(f"{name}: tokens per block must be a power of two, got {block_tokens}")

@@ -1,0 +1,66 @@
+"""What the launch tables need to know about the device that runs a kernel."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The properties by which tiles and splits are chosen."""
+
+    architecture: str
+    """`sm_90`, `gfx942`, ... as triton names it."""
+    processors: int
+    """Streaming multiprocessors (NVIDIA) or compute units (AMD)."""
+
+    @property
+    def is_amd(self) -> bool:
+        return self.architecture.startswith("gfx")
+
+    @property
+    def dot_reads_shared_memory(self) -> bool:
+        """Whether matrix units take operands from shared memory (wgmma, tcgen05), which leaves registers free."""
+        return self.architecture in ("sm_90", "sm_100", "sm_103")
+
+
+INTERPRETER = Device("sm_90", processors=8)
+"""Stands for a small GPU when Triton's interpreter runs the kernels on CPU tensors."""
+
+
+def interpreting() -> bool:
+    """Whether Triton runs kernels in its interpreter. Read from the environment, so that triton is not imported."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+
+
+def device_of(tensor: torch.Tensor, name: str) -> Device:
+    """The device a kernel over `tensor` runs on.
+
+    Raises ValueError naming `name` when no Triton kernel can run there: the caller chooses a backend, so there is no
+    silent fall-back to torch.
+    """
+    if tensor.device.type == "cuda":
+        return _gpu(tensor.device.index)
+    if interpreting():
+        return INTERPRETER
+    raise ValueError(
+        f"{name}: Triton kernels need a CUDA or ROCm tensor (or TRITON_INTERPRET=1), got one on {tensor.device}"
+    )
+
+
+@functools.cache
+def _gpu(index: int | None) -> Device:
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip:
+        architecture = properties.gcnArchName.partition(":")[0]
+    else:
+        architecture = f"sm_{properties.major}{properties.minor}"
+    return Device(architecture, properties.multi_processor_count)

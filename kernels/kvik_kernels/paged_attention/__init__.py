@@ -1,0 +1,238 @@
+"""Attention of query tokens over a paged KV cache: prefill, chunk and decode behind one function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvik_kernels.checks import (
+    require_block_tokens,
+    require_dtype,
+    require_same_device,
+    require_shape,
+    require_unit_stride,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from kvik_kernels.device import Device
+
+LOG2_E = 1.4426950408889634
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    scale: float,
+    max_query_len: int,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of each row's query tokens over the keys and values that its block table names.
+
+    q: `[tokens, q_heads, head_dim]`, the rows' query tokens one after another. k_cache, v_cache: strided views
+    `[blocks, kv_heads, block_tokens, head_dim]` that already hold the query tokens' own keys; q_heads is a multiple of
+    kv_heads, and head h reads KV head h // (q_heads // kv_heads). block_tables: int32 `[rows, max_blocks]`; entries
+    past a sequence are never read. query_starts: int32 `[rows + 1]`. seq_lens: int32 `[rows]`, the keys that the row's
+    last query sees: query i of n sees keys 0 .. seq_len - n + i. max_query_len: no row has more query tokens; 1 selects
+    the split-KV decode kernels. scale: applied to q·k before the softmax.
+
+    Returns `out` (made like q when None): `[tokens, q_heads, head_dim]` in q's dtype. A query that sees no key (a
+    padded row with seq_len 0) gets zeros; tokens from query_starts[rows] on belong to no row and are not written.
+
+    Raises TypeError for a dtype and ValueError for a shape, layout, device or value that does not fit, naming the
+    argument.
+    """
+    import torch
+
+    out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+    _check(q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale, max_query_len, out)
+    from kvik_kernels.device import device_of
+
+    device = device_of(q, "q")
+    if seq_lens.shape[0] == 0 or q.shape[0] == 0:
+        return out
+    run = _decode if max_query_len == 1 else _prefill
+    run(device, q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale * LOG2_E, max_query_len, out)
+    return out
+
+
+def _prefill(
+    device: Device,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    log2_scale: float,
+    max_query_len: int,
+    out: torch.Tensor,
+) -> None:
+    from kvik_kernels.paged_attention import launch
+    from kvik_kernels.paged_attention.kernel import prefill_kernel
+
+    tokens, q_heads, head_dim = q.shape
+    _, kv_heads, block_tokens, _ = k_cache.shape
+    rows = seq_lens.shape[0]
+    group = q_heads // kv_heads
+    tiles = launch.prefill_tiles(
+        device, group=group, head_dim=head_dim, element_bytes=q.element_size(), max_query_len=max_query_len
+    )
+    grid = launch.prefill_grid(tokens=tokens, rows=rows, kv_heads=kv_heads, block_q=tiles.block_q)
+    prefill_kernel[grid](
+        out,
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        query_starts,
+        seq_lens,
+        log2_scale,
+        rows,
+        block_tables.stride(0),
+        *out.stride()[:2],
+        *q.stride()[:2],
+        *k_cache.stride()[:3],
+        *v_cache.stride()[:3],
+        GROUP=group,
+        BLOCK_M=tiles.block_m,
+        BLOCK_Q=tiles.block_q,
+        BLOCK_TOKENS=block_tokens,
+        HEAD_DIM=head_dim,
+        BLOCK_D=tiles.block_d,
+        TILE=tiles.tile,
+        PRECISION="ieee",
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        enable_fp_fusion=True,
+    )
+
+
+def _decode(
+    device: Device,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    log2_scale: float,
+    max_query_len: int,
+    out: torch.Tensor,
+) -> None:
+    import torch
+
+    from kvik_kernels.paged_attention import launch
+    from kvik_kernels.paged_attention.kernel import decode_kernel, reduce_kernel
+
+    _, q_heads, head_dim = q.shape
+    _, kv_heads, block_tokens, _ = k_cache.shape
+    rows = seq_lens.shape[0]
+    group = q_heads // kv_heads
+    tiles = launch.decode_tiles(device, group=group, head_dim=head_dim, element_bytes=q.element_size())
+    # The table's width bounds every sequence, and the host knows it without waiting for the device.
+    splits = launch.decode_splits(
+        processors=device.processors, rows=rows, kv_heads=kv_heads, longest=block_tables.shape[1] * block_tokens
+    )
+    partial = torch.empty(
+        (rows, q_heads, splits, head_dim) if splits > 1 else (1,), dtype=torch.float32, device=q.device
+    )
+    log_sum = torch.empty((rows, q_heads, splits) if splits > 1 else (1,), dtype=torch.float32, device=q.device)
+    decode_kernel[(rows, kv_heads, splits)](
+        out,
+        partial,
+        log_sum,
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        query_starts,
+        seq_lens,
+        log2_scale,
+        splits,
+        block_tables.stride(0),
+        *out.stride()[:2],
+        *q.stride()[:2],
+        *k_cache.stride()[:3],
+        *v_cache.stride()[:3],
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        BLOCK_M=tiles.block_m,
+        BLOCK_TOKENS=block_tokens,
+        HEAD_DIM=head_dim,
+        BLOCK_D=tiles.block_d,
+        TILE=tiles.tile,
+        MIN_SEGMENT=launch.MIN_SEGMENT_TOKENS,
+        SPLIT=splits > 1,
+        PRECISION="ieee",
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+        enable_fp_fusion=True,
+    )
+    if splits == 1:
+        return
+    reduce_kernel[(rows, q_heads)](
+        out,
+        partial,
+        log_sum,
+        query_starts,
+        seq_lens,
+        splits,
+        *out.stride()[:2],
+        Q_HEADS=q_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_D=tiles.block_d,
+        TILE=tiles.tile,
+        MIN_SEGMENT=launch.MIN_SEGMENT_TOKENS,
+        CHUNK=launch.REDUCE_CHUNK,
+        num_warps=launch.REDUCE_WARPS,
+        enable_fp_fusion=True,
+    )
+
+
+def _check(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    max_query_len: int,
+    out: torch.Tensor,
+) -> None:
+    import torch
+
+    require_shape("q", q, (None, None, None))
+    require_dtype("q", q, torch.float32, torch.float16, torch.bfloat16)
+    _, q_heads, head_dim = q.shape
+    if not 1 <= head_dim <= 256:
+        raise ValueError(f"q: head dimensions of 1 to 256 are supported, got {head_dim}")
+    require_shape("k_cache", k_cache, (None, None, None, head_dim))
+    require_block_tokens("k_cache", k_cache.shape[2])
+    require_shape("v_cache", v_cache, k_cache.shape)
+    if k_cache.shape[1] == 0 or q_heads % k_cache.shape[1]:
+        raise ValueError(f"q: {q_heads} query heads are no multiple of the {k_cache.shape[1]} KV heads of k_cache")
+    require_shape("out", out, q.shape)
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache), ("out", out)):
+        require_dtype(name, tensor, q.dtype)
+    rows = seq_lens.shape[0] if seq_lens.dim() else 0
+    require_shape("seq_lens", seq_lens, (None,))
+    require_shape("block_tables", block_tables, (rows, None))
+    require_shape("query_starts", query_starts, (rows + 1,))
+    metadata = (("block_tables", block_tables), ("query_starts", query_starts), ("seq_lens", seq_lens))
+    for name, tensor in metadata:
+        require_dtype(name, tensor, torch.int32)
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache), ("out", out), *metadata):
+        require_unit_stride(name, tensor)
+        require_same_device(name, tensor, "q", q)
+    require_unit_stride("q", q)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"scale: expected a positive number, got {scale}")
+    if max_query_len < 1:
+        raise ValueError(f"max_query_len: expected at least 1, got {max_query_len}")

@@ -1,0 +1,50 @@
+"""What paged_attention must compute, in plain torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def naive_paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_starts: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    scale: float,
+) -> torch.Tensor:
+    """The truth of `kvik_kernels.paged_attention`: one row after another, in float32 whatever the input.
+
+    Arguments as there, any device and dtype; returns float32 `[tokens, q_heads, head_dim]` with zeros for tokens that
+    belong to no row.
+    """
+    import torch
+
+    q_heads = q.shape[1]
+    group = q_heads // k_cache.shape[1]
+    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    starts = query_starts.tolist()
+    for row, seq_len in enumerate(seq_lens.tolist()):
+        start, end = starts[row], starts[row + 1]
+        if start == end or seq_len == 0:
+            continue
+        keys = _gather(k_cache, block_tables[row], seq_len).repeat_interleave(group, dim=1)
+        values = _gather(v_cache, block_tables[row], seq_len).repeat_interleave(group, dim=1)
+        scores = torch.einsum("qhd,khd->hqk", q[start:end].float(), keys) * scale
+        position = torch.arange(seq_len - (end - start), seq_len, device=q.device)
+        hidden = torch.arange(seq_len, device=q.device)[None, :] > position[:, None]
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        out[start:end] = torch.einsum("hqk,khd->qhd", weights, values)
+    return out
+
+
+def _gather(cache: torch.Tensor, table: torch.Tensor, seq_len: int) -> torch.Tensor:
+    """The first `seq_len` tokens of a sequence as float32 [seq_len, kv_heads, head_dim]."""
+    block_tokens = cache.shape[2]
+    blocks = table[: -(-seq_len // block_tokens)].long()
+    return cache[blocks].transpose(1, 2).flatten(0, 1)[:seq_len].float()

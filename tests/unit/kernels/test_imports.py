@@ -1,0 +1,38 @@
+"""Which modules may be missing: a CPU image has no triton, the environment of compile tests no torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCK = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def run_without(missing: set[str], code: str) -> None:
+    script = BLOCK.format(missing=missing) + code
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_imports_neither_torch_nor_triton() -> None:
+    run_without(
+        {"torch", "triton", "numpy"}, "import kvik_kernels\nkvik_kernels.kv_write, kvik_kernels.paged_attention"
+    )
+
+
+@pytest.mark.parametrize("operation", ["kv_write", "paged_attention"])
+def test_naive_works_without_triton(operation: str) -> None:
+    run_without({"triton"}, f"from kvik_kernels.{operation} import naive, launch\nimport kvik_kernels.testing")
+
+
+@pytest.mark.parametrize("operation", ["kv_write", "paged_attention"])
+def test_kernel_files_import_without_torch(operation: str) -> None:
+    """triton itself looks for torch but does without it."""
+    run_without({"torch"}, f"import kvik_kernels.{operation}.kernel, kvik_kernels.aot")
