@@ -1,0 +1,133 @@
+"""Entry of the core process: load the model, size the cache, serve until told to stop.
+
+    python -m kvik_engine.core.main RUN_DIR/config.json [--parent PID]
+
+No asyncio: poll the inbox, step, send one frame, block on the socket when idle. Ends with 0 on SIGTERM, with 78 when
+starting again cannot help (StartError), with 70 when a step raised: launch then starts a fresh core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.core.build import build_core, describe, limits, size
+from kvik_engine.core.faults import ENVIRONMENT, with_faults
+from kvik_engine.core.loop import EngineCore
+from kvik_engine.core.warm_up import warm_up
+from kvik_engine.errors import StartError
+from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.ipc.core_channel import CoreChannel
+from kvik_engine.ipc.framing import core_socket
+from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
+from kvik_engine.ipc.messages import Hello
+from kvik_engine.log import configure_logging
+
+log = logging.getLogger(__name__)
+
+EXIT_STEP_FAILED = 70
+OVERLAP = 0
+"""Steps planned and not settled. A CPU computes inside `launch`, so there is nothing to overlap with."""
+_IDLE_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT; the loop looks at it between steps."""
+
+    def __init__(self) -> None:
+        self.set = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self.set = True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="kvik core")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--parent", type=int, help="end when this process does")
+    options = parser.parse_args(arguments)
+    if options.parent is not None:
+        die_with(options.parent)
+    configure_logging("core")
+    stop = StopFlag()
+    try:
+        serve(EngineConfig.from_json(options.config.read_text()), stop)
+    except StartError as error:
+        report_start_error(error)
+        return EXIT_START_ERROR
+    except Exception:
+        log.exception("the core failed")
+        return EXIT_STEP_FAILED
+    return 0
+
+
+def serve(config: EngineConfig, stop: StopFlag) -> None:
+    """Load, then step until `stop` is set. StartError while loading; any other exception is a bug."""
+    from kvik_engine.runner.load import load_runner
+
+    heartbeat = HeartbeatWriter(Path(config.run_dir) / HEARTBEAT_FILE)
+
+    def progress(phase: str) -> None:
+        log.info("starting", extra={"phase": phase})
+        heartbeat.beat(Phase.STARTING)
+
+    progress("loading the model")
+    runner = with_faults(load_runner(config, progress), os.environ.get(ENVIRONMENT, ""))
+    ledger = size(config, runner.facts)
+    log.info(str(ledger))
+    if ledger.context < min(ledger.model_context, config.max_context_tokens or ledger.model_context):
+        log.warning("the KV cache is smaller than the context", extra={"served_context": ledger.context})
+    progress("allocating the KV cache")
+    allocated = runner.allocate(ledger.blocks)
+    assert allocated == ledger.allocated_bytes, f"the ledger says {ledger.allocated_bytes}, {allocated} were allocated"
+    progress("warming up")
+    seconds = warm_up(runner, limits(config), ledger)
+    model = describe(runner.facts, ledger, {"warm": seconds})
+
+    def hello() -> Hello:
+        return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
+
+    channel = CoreChannel(core_socket(config.run_dir), hello)
+    core = build_core(config, runner, ledger, channel, time.monotonic, overlap=OVERLAP)
+    log.info("ready", extra={"blocks": ledger.blocks, "context": ledger.context})
+    try:
+        run(core, heartbeat, stop)
+    finally:
+        heartbeat.beat(Phase.STOPPING)
+        channel.close()
+
+
+def run(core: EngineCore, heartbeat: HeartbeatWriter, stop: StopFlag) -> None:
+    """Step after step. When nothing happened for a second, see once that no block is lost."""
+    checked = True
+    while not stop.set:
+        happened = core.step(wait=_IDLE_SECONDS)
+        heartbeat.beat(Phase.READY, step=core.stats.steps, running=core.scheduler.unfinished)
+        if happened:
+            checked = False
+        elif not checked:
+            core.check_idle()
+            checked = True
+
+
+def die_with(parent: int) -> None:
+    """Be killed when `parent` ends. If it ended before the kernel was told, end now."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
