@@ -139,6 +139,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     # Scaling.
     NO_LOAD_DATA = "NoLoadData"
+    CONTESTED = "Contested"
     # Pods disagree.
     MODEL_DIFFERS = "ModelDiffers"
 
