@@ -1,0 +1,189 @@
+"""Random arrivals, aborts, priorities, classes, choices and pool sizes against the engine core on a fake model.
+
+After every step: free + cached + owned = total and every block's count has its reason (harness), freed blocks are
+poisoned, the fake runner refuses wrong tables, rows, copies and forks, and no row has two works. At the end every
+request that was not aborted has exactly the tokens of an undisturbed run alone: they depend neither on batching, chunk
+size, preemption and prefix hits nor on planning a step before the last one is settled (vllm #48245, #41190, #5543).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from kvik_engine.ipc.messages import FinishReason
+from tests.support.engine_harness import Harness
+from tests.support.fake_runner import VOCAB
+
+OTHER_API = 2
+_tokens = st.integers(1, VOCAB - 1)
+_beginnings = st.sampled_from(
+    [tuple((7 * i + j) % (VOCAB - 1) + 1 for j in range(length)) for i in range(2) for length in (0, 3, 8, 13)]
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """One engine core. `overlap` is set by the subclasses."""
+
+    overlap = 0
+
+    @initialize(
+        blocks=st.integers(3, 24),
+        block_tokens=st.sampled_from([1, 2, 4]),
+        max_requests=st.integers(1, 6),
+        chunk=st.integers(1, 16),
+        budget=st.integers(6, 32),
+        prefix_cache=st.booleans(),
+    )
+    def begin(
+        self, blocks: int, block_tokens: int, max_requests: int, chunk: int, budget: int, prefix_cache: bool
+    ) -> None:
+        self.harness = Harness(
+            blocks=blocks,
+            block_tokens=block_tokens,
+            max_requests=max_requests,
+            chunked_prefill_tokens=min(chunk, budget),
+            max_batch_tokens=budget,
+            prefix_cache=prefix_cache,
+            overlap=self.overlap,
+        )
+        self.budget = budget
+        self.submitted: set[int] = set()
+        self.undisturbed: set[int] = set()
+        self.next_id = 0
+
+    @rule(
+        beginning=_beginnings,
+        rest=st.lists(_tokens, min_size=1, max_size=6),
+        max_tokens=st.integers(1, 20),
+        min_tokens=st.integers(0, 3),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        temperature=st.sampled_from([0.0, 1.0]),
+        seed=st.integers(0, 3),
+        slo_class=st.integers(0, 2),
+        priority=st.integers(-2, 2),
+        salt=st.sampled_from([b"", b"tenant"]),
+        api_id=st.sampled_from([1, 1, 1, OTHER_API]),
+    )
+    def submit(
+        self,
+        beginning: tuple[int, ...],
+        rest: list[int],
+        max_tokens: int,
+        min_tokens: int,
+        n: int,
+        temperature: float,
+        seed: int,
+        slo_class: int,
+        priority: int,
+        salt: bytes,
+        api_id: int,
+    ) -> None:
+        self.harness.submit(
+            self.next_id,
+            [*beginning, *rest],
+            slo_class=slo_class,
+            priority=priority,
+            salt=salt,
+            api_id=api_id,
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            n=n,
+            temperature=temperature,
+            seed=seed,
+        )
+        self.submitted.add(self.next_id)
+        self.undisturbed.add(self.next_id)
+        self.next_id += 1
+
+    @precondition(lambda self: self.undisturbed)
+    @rule(data=st.data())
+    def abort_a_request(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.undisturbed)))
+        if self.harness.submitted[request_id].api_id != OTHER_API:
+            self.undisturbed.discard(request_id)
+            self.harness.abort(request_id)
+
+    @precondition(lambda self: self.undisturbed)
+    @rule(data=st.data())
+    def abort_a_choice(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.undisturbed)))
+        submit = self.harness.submitted[request_id]
+        if submit.api_id != OTHER_API:
+            choice = data.draw(st.integers(0, submit.params.n - 1))
+            accepted = data.draw(st.none() | st.integers(0, 4))
+            self.undisturbed.discard(request_id)
+            self.harness.abort(request_id, choice, accepted)
+
+    @rule()
+    def an_api_process_dies(self) -> None:
+        self.undisturbed = {i for i in self.undisturbed if self.harness.submitted[i].api_id != OTHER_API}
+        self.harness.leave(OTHER_API)
+
+    @rule(steps=st.integers(1, 4), seconds=st.sampled_from([0.01, 5.0, 70.0]))
+    def step(self, steps: int, seconds: float) -> None:
+        for _ in range(steps):
+            self._step(seconds)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        limit = 400 + 40 * sum(s.params.n * s.params.max_tokens for s in self.harness.submitted.values())
+        for _ in range(limit):
+            if not self.harness.core.busy and not self.harness.channel.inbox:
+                break
+            self._step(0.01)
+        self.harness.core.check_idle()
+        for request_id in self.undisturbed:
+            if request_id not in self.harness.refused:
+                self.harness.assert_solo(request_id)
+        for (request_id, choice), heard in self.harness.heard.items():
+            assert heard.tokens == self.harness.expected(request_id, choice)[: len(heard.tokens)]
+            assert heard.finish is not FinishReason.ERROR
+        for request_id, refusal in self.harness.refused.items():
+            assert refusal.code == "too_long", (request_id, refusal)
+
+    def _step(self, seconds: float) -> None:
+        busy = self.harness.core.busy
+        planned = len(self.harness.fake.plans)
+        happened = self.harness.step(seconds)
+        assert happened or not busy, "the engine stands still with work to do (vllm #45414)"
+        for plan in self.harness.fake.plans[planned:]:
+            assert plan.tokens <= self.budget
+            assert len({work.row for work in plan.work}) == len(plan.work), "a branch is scheduled twice (vllm #23347)"
+
+
+class OverlappedEngineMachine(EngineMachine):
+    """Step N + 1 is planned before step N is settled."""
+
+    overlap = 1
+
+
+_MACHINES = pytest.mark.parametrize("machine", [EngineMachine, OverlappedEngineMachine], ids=["overlap-0", "overlap-1"])
+_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@_MACHINES
+def test_requests_finish_with_their_own_tokens_and_no_block_is_lost(machine: type[EngineMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=_CHECKS,
+        ),
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@_MACHINES
+def test_requests_finish_with_their_own_tokens_over_many_more_runs(machine: type[EngineMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(max_examples=3000, stateful_step_count=80, deadline=None, suppress_health_check=_CHECKS),
+    )
