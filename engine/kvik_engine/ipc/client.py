@@ -73,9 +73,16 @@ class EngineClient:
         self._lose()
 
     async def submit(
-        self, *, prompt: list[int], params: SamplingParams, slo_class: int, priority: int, salt: bytes = b""
+        self,
+        *,
+        prompt: list[int],
+        params: SamplingParams,
+        slo_class: int,
+        priority: int,
+        wake: asyncio.Event,
+        salt: bytes = b"",
     ) -> RequestStream:
-        """Return once the core has queued the request.
+        """Return once the core has queued the request; release the stream in the end. `wake` is set at news.
 
         Raises QueueFull or UserError when the core refused it, NotServing when there is no core, EngineDead when it
         died before it answered. When the caller is cancelled meanwhile, the request is aborted.
@@ -83,7 +90,7 @@ class EngineClient:
         if self._writer is None:
             raise NotServing("The engine is not ready.", retry_after=RESTART_RETRY_AFTER)
         request_id = next(self._ids)
-        stream = RequestStream(request_id, params.n, self._send_abort, self._api_id)
+        stream = RequestStream(self._api_id, request_id, params.n, wake, self._send)
         queued: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streams[request_id] = stream
         self._waiting[request_id] = queued
@@ -105,9 +112,6 @@ class EngineClient:
     def _forget(self, request_id: int) -> None:
         self._streams.pop(request_id, None)
         self._waiting.pop(request_id, None)
-
-    def _send_abort(self, abort: Abort) -> None:
-        self._send(abort)
 
     def _send(self, message: Submit | Abort) -> None:
         if self._writer is not None:
@@ -160,14 +164,17 @@ class EngineClient:
         else:
             queued.set_exception(error)
 
-    def _lose(self) -> None:
-        """The connection is gone: every request that had not ended fails."""
-        self._writer = None
-        self._connected.clear()
+    def fail_all(self) -> None:
+        """Every request that has not ended fails with EngineDead: the core is gone, or the process will not wait."""
         for stream in self._streams.values():
             stream.fail()
         for request_id in list(self._waiting):
             self._answer(request_id, EngineDead("The engine stopped before it took the request."))
+
+    def _lose(self) -> None:
+        self._writer = None
+        self._connected.clear()
+        self.fail_all()
 
 
 def _refusal_error(refusal: Refusal) -> Exception:

@@ -9,39 +9,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kvik_engine.errors import EngineDead, KvikError
+from kvik_engine.errors import EngineDead
 from kvik_engine.ipc.merge import merge_outputs
 from kvik_engine.ipc.messages import Abort, Output
 
 
 class RequestStream:
-    """Made by EngineClient.submit. Iterate with `next`; always `close` (idempotent), which aborts what still runs."""
+    """Made by EngineClient.submit. `wake` is set at news; several streams may share one. Always released in the end."""
 
-    def __init__(self, request_id: int, choices: int, abort: Callable[[Abort], None], api_id: int) -> None:
+    def __init__(
+        self, api_id: int, request_id: int, choices: int, wake: asyncio.Event, abort: Callable[[Abort], None]
+    ) -> None:
         self.request_id = request_id
         self._api_id = api_id
         self._abort = abort
+        self._wake = wake
         self._open = set(range(choices))
         """Choices that the core still computes."""
         self._unread: dict[int, Output] = {}
-        self._error: KvikError | None = None
-        self._wake = asyncio.Event()
+        self._dead = False
 
-    async def next(self) -> list[Output] | None:
-        """News since the last call, at most one Output a choice; None when every choice has ended and was read.
+    def take(self) -> list[Output]:
+        """News since the last call, at most one Output a choice.
 
-        Raises EngineDead when the core died, and only after everything it said before was read.
+        Raises EngineDead when the core died, after everything it had said was taken.
         """
-        while not self._unread:
-            if self._error is not None:
-                raise self._error
-            if not self._open:
-                return None
-            self._wake.clear()
-            await self._wake.wait()
+        if self._dead and not self._unread:
+            raise EngineDead("The engine stopped while it was answering.")
         unread = list(self._unread.values())
         self._unread.clear()
         return unread
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice has ended and was taken."""
+        return not self._open and not self._unread
 
     def stop_choice(self, choice: int, accepted_tokens: int) -> None:
         """A stop string ended `choice` after `accepted_tokens` output tokens; the core is told to stop computing it."""
@@ -52,15 +54,10 @@ class RequestStream:
 
     def close(self) -> None:
         """Abort the request unless it has ended. Nothing is delivered afterwards."""
-        if self._open and self._error is None:
+        if self._open and not self._dead:
             self._abort(Abort(self._api_id, self.request_id))
         self._open.clear()
         self._unread.clear()
-
-    @property
-    def ended(self) -> bool:
-        """Whether the core has nothing more to say."""
-        return not self._open or self._error is not None
 
     def deliver(self, output: Output) -> None:
         """Called by the client for each Output of this request."""
@@ -72,8 +69,8 @@ class RequestStream:
             self._open.discard(output.choice)
         self._wake.set()
 
-    def fail(self, error: KvikError | None = None) -> None:
-        """Called by the client when the core died under this request."""
+    def fail(self) -> None:
+        """Called by the client when the core died."""
         if self._open:
-            self._error = error or EngineDead("The engine stopped while it was answering.")
+            self._dead = True
             self._wake.set()

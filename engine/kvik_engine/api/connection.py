@@ -1,0 +1,121 @@
+"""One TCP connection of a client, with the bounds that aiohttp's server leaves open.
+
+aiohttp 3.14 has no timeout for a request's head, no cap on connections, keeps idle ones for an hour and answers a
+malformed request in plain text. Here: 10 s and 16 KiB for a head, a cap, 75 s idle, errors as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from kvik_engine.api import limits
+from kvik_engine.api.error_body import PayloadError, error_response
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's protocol, stricter about heads."""
+
+    def __init__(self, server: web.Server, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=limits.IDLE_SECONDS,
+            max_headers=limits.MAX_HEADERS,
+            auto_decompress=False,
+            lingering_time=1.0,
+            access_log=None,  # type: ignore[arg-type]
+        )
+        self._server = server
+        self._head_bytes = 0
+        self._heads = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._server.connections) >= limits.MAX_CONNECTIONS:
+            assert isinstance(transport, asyncio.Transport)
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._head_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._current_request is None and not self._messages:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._expect_head()
+        super().data_received(data)
+        if self._request_count != self._heads:
+            self._heads = self._request_count
+            self._head_came()
+        elif self._head_timer is not None and self._head_bytes > limits.MAX_HEAD_BYTES:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The request's headers are too large.")
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """A request that no handler saw, or that one failed on."""
+        if status == HTTPStatus.BAD_REQUEST:
+            response = error_response(PayloadError(HTTPStatus.BAD_REQUEST, "The request is not valid HTTP."))
+        else:
+            self.log_exception("a handler failed", exc_info=exc)
+            response = error_response(exc or RuntimeError())
+        response.force_close()
+        return response
+
+    def _expect_head(self) -> None:
+        self._head_timer = self._loop.call_later(limits.HEAD_SECONDS, self._head_is_late)
+
+    def _head_came(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._head_bytes:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request's headers took too long.")
+        else:
+            self.force_close()
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answer without a request object, then close."""
+        self._head_came()
+        if self.transport is not None:
+            body = error_response(PayloadError(status, message)).body
+            assert isinstance(body, bytes)
+            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
+            self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        self.force_close()
+
+
+async def listen(app: web.Application, server_socket: socket.socket) -> tuple[web.AppRunner, asyncio.Server]:
+    """Serve `app` on a listening socket; handlers of clients that leave are cancelled."""
+    runner = web.AppRunner(app, handle_signals=False, access_log=None, handler_cancellation=True)
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    loop = asyncio.get_running_loop()
+    return runner, await loop.create_server(lambda: Connection(server, loop=loop), sock=server_socket, backlog=1024)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound TCP socket. OSError when the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made

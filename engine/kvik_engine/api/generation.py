@@ -1,0 +1,181 @@
+"""The life of one request: submitted to the core, read choice by choice, released whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from kvik_engine.api.choice import ChoiceText, Delta
+from kvik_engine.api.request_metrics import RequestMetrics
+from kvik_engine.api.sampling_fields import Sampling
+from kvik_engine.errors import EngineDead, KvikError
+from kvik_engine.ipc.client import EngineClient
+from kvik_engine.ipc.messages import FinishReason, Output
+from kvik_engine.ipc.stream import RequestStream
+from kvik_engine.params import SamplingParams
+from kvik_engine.text.token_bytes import TokenBytes
+
+
+class ChoiceFailed(KvikError):
+    """The core could not compute a choice; the others of the request are given up too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a request, with the parameters fitted to its length."""
+
+    tokens: list[int]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
+class _Timing:
+    """When tokens of a choice were seen."""
+
+    first: float | None = None
+    last: float = 0.0
+    tokens: int = 0
+
+
+class Generation:
+    """`async with Generation(...)` submits all prompts and returns once the core queued them; then call `next`.
+
+    Leaving the block, also by an error or because the client went away, aborts what still runs.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        table: TokenBytes,
+        metrics: RequestMetrics,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        arrived_at: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._prompts = prompts
+        self._sampling = sampling
+        self._arrived_at = arrived_at
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._streams: list[RequestStream] = []
+        self._n = sampling.params.n
+        count = len(prompts) * self._n
+        self._choices = [ChoiceText(i, table, sampling.stop) for i in range(count)]
+        self._timings = [_Timing() for _ in range(count)]
+        self._unfinished = set(range(count))
+        self.cached_tokens = 0
+
+    async def __aenter__(self) -> Generation:
+        submits = [
+            asyncio.ensure_future(
+                self._client.submit(
+                    prompt=prompt.tokens,
+                    params=prompt.params,
+                    slo_class=self._sampling.slo_class,
+                    priority=self._sampling.priority,
+                    wake=self._wake,
+                    salt=self._sampling.salt,
+                )
+            )
+            for prompt in self._prompts
+        ]
+        try:
+            self._streams = await asyncio.gather(*submits)
+        except BaseException:
+            await self._give_up(submits)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stream in self._streams:
+            self._client.release(stream)
+        reason = (
+            FinishReason.ABORTED if error is None or isinstance(error, asyncio.CancelledError) else FinishReason.ERROR
+        )
+        for _ in self._unfinished:
+            self._metrics.choice_ended(reason, None)
+        if not self._unfinished:
+            self._metrics.request_ended(self._clock() - self._arrived_at)
+
+    async def next(self, timeout: float | None = None) -> list[Delta] | None:
+        """What became showable; [] when nothing did within `timeout` seconds; None when all choices have ended.
+
+        Raises EngineDead when the core died, ChoiceFailed when it could not compute a choice.
+        """
+        while self._unfinished:
+            self._wake.clear()
+            deltas = [delta for number, stream in enumerate(self._streams) for delta in self._read(number, stream)]
+            if deltas:
+                return deltas
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
+            except TimeoutError:
+                return []
+        return None
+
+    async def all(self) -> list[Delta]:
+        """Every delta, in order of arrival."""
+        deltas: list[Delta] = []
+        while (news := await self.next()) is not None:
+            deltas += news
+        return deltas
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(p.tokens) for p in self._prompts)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(c.completion_tokens for c in self._choices)
+
+    def _read(self, number: int, stream: RequestStream) -> list[Delta]:
+        deltas = []
+        for output in stream.take():
+            index = number * self._n + output.choice
+            if index not in self._unfinished:
+                continue
+            if output.error is not None or output.finish in (FinishReason.ERROR, FinishReason.ABORTED):
+                raise ChoiceFailed(output.error or "The engine gave up this request.")
+            if output.choice == 0 and output.cached_tokens:
+                self.cached_tokens += output.cached_tokens
+            delta, stopped = self._choices[index].take(output)
+            if stopped:
+                stream.stop_choice(output.choice, self._choices[index].completion_tokens)
+            self._measure(index, output, delta.finish)
+            if delta.text or delta.finish is not None or delta.tokens:
+                deltas.append(delta)
+        return deltas
+
+    def _measure(self, index: int, output: Output, finish: FinishReason | None) -> None:
+        timing, now = self._timings[index], self._clock()
+        count = len(output.tokens) + output.stop_tokens
+        if count and timing.first is None:
+            timing.first = now
+            self._metrics.first_token(now - self._arrived_at)
+        elif count:
+            self._metrics.token_gap(now - timing.last, count)
+        timing.last = now
+        timing.tokens += count
+        if finish is not None:
+            self._unfinished.discard(index)
+            spread = timing.tokens - 1
+            per_token = (now - timing.first) / spread if spread > 0 and timing.first is not None else None
+            self._metrics.choice_ended(finish, per_token)
+
+    async def _give_up(self, submits: Sequence[asyncio.Future[RequestStream]]) -> None:
+        for submit in submits:
+            submit.cancel()
+        for submit in submits:
+            with contextlib.suppress(asyncio.CancelledError, KvikError, EngineDead):
+                self._client.release(await submit)

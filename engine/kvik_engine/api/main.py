@@ -1,0 +1,150 @@
+"""The API process: `python -m kvik_engine.api.main RUN_DIR/config.json`, started by launch.
+
+Exits 0 when it was told to stop and has drained, 78 when it cannot start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from kvik_engine.api.admin_socket import serve_admin
+from kvik_engine.api.app import api_app, probe_app
+from kvik_engine.api.connection import bind, listen
+from kvik_engine.api.drain import LINGER_SECONDS, Drain
+from kvik_engine.api.metrics_page import MetricsPage
+from kvik_engine.api.probe_server import ProbeServer
+from kvik_engine.api.request_metrics import RequestMetrics
+from kvik_engine.api.service import Service
+from kvik_engine.api.status import Status
+from kvik_engine.config import EngineConfig
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.ipc.client import EngineClient
+from kvik_engine.ipc.framing import core_socket
+from kvik_engine.log import configure_logging
+from kvik_engine.text.tokenizer import load_text_model
+
+_FAREWELL_SECONDS = 2.0
+"""How long failed streams may take to write their error event."""
+
+
+def main() -> int:
+    configure_logging("api")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    config = EngineConfig.from_json(Path(sys.argv[1]).read_text())
+    try:
+        uvloop.run(ApiProcess(config).run())
+    except StartError as error:
+        report_start_error(error)
+        return EXIT_START_ERROR
+    return 0
+
+
+class ApiProcess:
+    """Everything of the process, built in order and torn down in reverse."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        assert config.tokenizer_path is not None, "convert fills tokenizer_path"
+        self._config = config
+        self._client = EngineClient(core_socket(config.run_dir), api_id=os.getpid())
+        self._drain = Drain()
+        metrics = RequestMetrics(config.model_name)
+        self._status = Status(config, self._client, self._drain, metrics, model_fetched=_fetched_at(config))
+        self._page = MetricsPage(config, self._client, metrics)
+        self._service = Service(
+            config=config,
+            text=load_text_model(Path(config.tokenizer_path)),
+            client=self._client,
+            metrics=metrics,
+            drain=self._drain,
+            created=int(time.time()),
+        )
+        self._stop: asyncio.Future[float] | None = None
+        """Resolved with the linger time when the process is told to stop."""
+
+    async def run(self) -> None:
+        """Serve until told to stop, drain, return. StartError when a port is taken."""
+        self._stop = asyncio.get_running_loop().create_future()
+        api_socket = _bind(self._config.host, self._config.port)
+        probes = ProbeServer(
+            lambda: probe_app(self._status, self._page), _bind(self._config.host, self._config.metrics_port)
+        )
+        self._listen_to_signals()
+        self._client.start()
+        probes.start()
+        runner, server = await listen(api_app(self._service, self._status, self._page), api_socket)
+        admin = await serve_admin(Path(self._config.run_dir), self._drain_command)
+        background = [asyncio.create_task(self._tick()), asyncio.create_task(self._notice_warm())]
+        linger = await self._stop
+        await self._drain.run(linger=linger, timeout=self._config.drain_timeout)
+        await self._say_farewell()
+        for task in background:
+            task.cancel()
+        admin.close()
+        server.close()
+        await runner.cleanup()
+        await self._client.stop()
+        probes.stop()
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._told_to_stop, LINGER_SECONDS)
+        loop.add_signal_handler(signal.SIGINT, self._told_to_stop, 0.0)
+
+    def _told_to_stop(self, linger: float) -> None:
+        """The first time drains; the second time ends the running requests, each with an error."""
+        assert self._stop is not None
+        if not self._stop.done():
+            self._stop.set_result(linger)
+        else:
+            self._drain.abort()
+
+    def _drain_command(self) -> dict[str, object]:
+        assert self._stop is not None
+        self._drain.ready = False
+        if not self._stop.done():
+            self._stop.set_result(LINGER_SECONDS)
+        return {"state": "draining", "running": self._drain.active}
+
+    async def _say_farewell(self) -> None:
+        """End what is still running with an error event."""
+        self._client.fail_all()
+        await self._drain.settle(_FAREWELL_SECONDS)
+
+    async def _tick(self) -> None:
+        while True:
+            self._status.tick()
+            await asyncio.sleep(1.0)
+
+    async def _notice_warm(self) -> None:
+        await self._client.wait_ready()
+        self._status.warm()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise StartError(StartReason.PORT_IN_USE, f"{host}:{port} cannot be used: {error.strerror}") from error
+
+
+def _fetched_at(config: EngineConfig) -> str | None:
+    """When `kvik model pull` finished, if it fetched this model."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        finished = json.loads((Path(config.model_path) / ".kvik.json").read_text()).get("finished_at")
+        return finished if isinstance(finished, str) else None
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What every request of the API port goes through: an id, the drain's rules, errors as JSON."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from kvik_engine.api.error_body import PayloadError, error_response
+from kvik_engine.api.limits import MAX_CLIENT_ID_CHARS
+from kvik_engine.api.service import SERVICE
+from kvik_engine.errors import KvikError
+
+log = logging.getLogger(__name__)
+
+_REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+
+
+@web.middleware
+async def request_id(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The client's own id is echoed and logged, never used as a key (vllm #10583)."""
+    own = request.headers.get("X-Request-Id", "")
+    usable = 0 < len(own) <= MAX_CLIENT_ID_CHARS and own.isascii() and own.isprintable()
+    request[_REQUEST_ID] = own if usable else f"req-{secrets.token_hex(16)}"
+    return await handler(request)
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors before the first byte of an answer."""
+    try:
+        return await handler(request)
+    except KvikError as error:
+        return error_response(error)
+    except web.HTTPException as error:
+        response = error_response(PayloadError(HTTPStatus(error.status), f"{error.reason}: {request.path[:200]}"))
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    except ConnectionError:
+        raise
+    except Exception as error:
+        log.exception("a request failed", extra={"request_id": request[_REQUEST_ID], "path": request.path})
+        return error_response(error)
+
+
+@web.middleware
+async def drain(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse new work while shutting down; count what is in work."""
+    state = request.app[SERVICE].drain
+    if request.method != "POST":
+        return await handler(request)
+    state.admit()
+    state.enter()
+    try:
+        return await handler(request)
+    finally:
+        state.leave()
+
+
+async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal on_response_prepare: the id goes out, and draining closes connections after their answer."""
+    response.headers["x-request-id"] = request.get(_REQUEST_ID, "")
+    if request.app[SERVICE].drain.draining:
+        response.force_close()

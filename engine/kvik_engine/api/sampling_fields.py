@@ -1,0 +1,187 @@
+"""From a request's fields to SamplingParams: defaults applied, ranges checked, every fault with its `param`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kvik_engine.api import limits
+from kvik_engine.api.schema import SamplingFields
+from kvik_engine.errors import UserError
+from kvik_engine.params import SamplingParams
+
+SLO_CLASSES = ("interactive", "balanced", "batch")
+_GREEDY_BELOW = 1e-5
+_LOWEST_TEMPERATURE = 0.01
+_MAX_INT64 = 1 << 63
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """What ends a choice in the API process."""
+
+    strings: tuple[str, ...]
+    include: bool
+    """Whether the stop string is part of the text."""
+    min_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A request's sampling, resolved but for the output length, which depends on the prompt."""
+
+    params: SamplingParams
+    """`max_tokens` is the client's wish or 1 as a place holder; see `wanted_tokens`."""
+    wanted_tokens: int | None
+    """None: the client did not say."""
+    max_tokens_field: str
+    """How the client wrote it, for `param`."""
+    stop: StopRules
+    slo_class: int
+    priority: int
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What checking needs to know of the model."""
+
+    vocab_size: int
+    stop_token_ids: tuple[int, ...]
+    slo_class: int
+
+
+def resolve_sampling(
+    request: SamplingFields,
+    model: ServedModel,
+    *,
+    max_tokens: tuple[str, int | None],
+    logprobs: int | None,
+) -> Sampling:
+    """Check and fill. `max_tokens` is (field name, value). Raises UserError."""
+    field, wanted = max_tokens
+    _within(field, wanted, 1, _MAX_INT64)
+    min_tokens = _within("min_tokens", request.min_tokens, 0, wanted or _MAX_INT64) or 0
+    n = _within("n", request.n, 1, limits.MAX_N) or 1
+    if request.best_of is not None and request.best_of != n:
+        raise UserError("best_of other than n is not supported by this server.", param="best_of")
+    if request.stream_options is not None and not request.stream:
+        raise UserError("stream_options is only allowed when stream is true.", param="stream_options")
+    params = SamplingParams(
+        max_tokens=wanted or 1,
+        seed=_seed(request.seed),
+        n=n,
+        temperature=_temperature(request.temperature),
+        top_k=_top_k(request.top_k),
+        top_p=_default(_within("top_p", request.top_p, 0.0, 1.0, above=True), 1.0),
+        min_p=_default(_within("min_p", request.min_p, 0.0, 1.0), 0.0),
+        presence_penalty=_default(_within("presence_penalty", request.presence_penalty, -2.0, 2.0), 0.0),
+        frequency_penalty=_default(_within("frequency_penalty", request.frequency_penalty, -2.0, 2.0), 0.0),
+        repetition_penalty=_default(
+            _within("repetition_penalty", request.repetition_penalty, 0.0, 100.0, above=True), 1.0
+        ),
+        logit_bias=_logit_bias(request.logit_bias, model.vocab_size),
+        stop_token_ids=_stop_token_ids(request, model),
+        min_tokens=min_tokens,
+        logprobs=logprobs,
+    )
+    return Sampling(
+        params=params,
+        wanted_tokens=wanted,
+        max_tokens_field=field,
+        stop=StopRules(_stop_strings(request.stop), bool(request.include_stop_str_in_output), min_tokens),
+        slo_class=_slo_class(request.slo_class, model.slo_class),
+        priority=_within("priority", request.priority, -100, 100) or 0,
+        salt=_salt(request.cache_salt),
+    )
+
+
+def _within(field: str, value: _Number | None, low: _Number, high: _Number, *, above: bool = False) -> _Number | None:
+    """`value` if low <= value <= high (low < value with `above`), None if absent."""
+    if value is None:
+        return None
+    inside = (low < value if above else low <= value) and value <= high
+    if not math.isfinite(value) or not inside:
+        raise UserError(f"{field} must be {'above' if above else 'at least'} {low} and at most {high}.", param=field)
+    return value
+
+
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _temperature(value: float | None) -> float:
+    checked = _default(_within("temperature", value, 0.0, 2.0), 1.0)
+    return 0.0 if checked < _GREEDY_BELOW else max(checked, _LOWEST_TEMPERATURE)
+
+
+def _top_k(value: int | None) -> int | None:
+    """0 and -1 mean off, as in vLLM."""
+    if value is None or value in (0, -1):
+        return None
+    return _within("top_k", value, 1, _MAX_INT64)
+
+
+def _seed(value: int | None) -> int:
+    """The client's seed as 64 unsigned bits; drawn here if there is none, so that the core has no randomness."""
+    if value is None:
+        return secrets.randbits(64)
+    _within("seed", value, -_MAX_INT64, _MAX_INT64 * 2 - 1)
+    return value % (1 << 64)
+
+
+def _logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    if not bias:
+        return ()
+    if len(bias) > limits.MAX_LOGIT_BIAS:
+        raise UserError(f"logit_bias has more than {limits.MAX_LOGIT_BIAS} entries.", param="logit_bias")
+    pairs = []
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= vocab_size:
+            raise UserError(f"logit_bias: {key[:40]!r} is not a token id of this model.", param="logit_bias")
+        if not -100.0 <= value <= 100.0:
+            raise UserError("logit_bias values must be between -100 and 100.", param="logit_bias")
+        pairs.append((int(key), float(value)))
+    return tuple(pairs)
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = [stop] if isinstance(stop, str) else stop or []
+    if len(strings) > limits.MAX_STOPS:
+        raise UserError(f"stop has more than {limits.MAX_STOPS} entries.", param="stop")
+    if any(not 1 <= len(s) <= limits.MAX_STOP_CHARS for s in strings):
+        raise UserError(f"A stop string must have 1 to {limits.MAX_STOP_CHARS} characters.", param="stop")
+    return tuple(dict.fromkeys(strings))
+
+
+def _stop_token_ids(request: SamplingFields, model: ServedModel) -> tuple[int, ...]:
+    own = request.stop_token_ids or []
+    if len(own) > limits.MAX_STOP_TOKEN_IDS:
+        raise UserError(f"stop_token_ids has more than {limits.MAX_STOP_TOKEN_IDS} entries.", param="stop_token_ids")
+    if any(not 0 <= token < model.vocab_size for token in own):
+        raise UserError("stop_token_ids holds an id outside of the vocabulary.", param="stop_token_ids")
+    end = () if request.ignore_eos else model.stop_token_ids
+    return tuple(dict.fromkeys((*end, *own)))
+
+
+def _slo_class(name: str | None, pool: int) -> int:
+    """A request may lower itself below the pool's class, never raise itself."""
+    if name is None:
+        return pool
+    if name not in SLO_CLASSES:
+        raise UserError(f"slo_class must be one of {', '.join(SLO_CLASSES)}.", param="slo_class")
+    wanted = SLO_CLASSES.index(name)
+    if wanted < pool:
+        raise UserError(f"slo_class cannot be above the pool's own, {SLO_CLASSES[pool]}.", param="slo_class")
+    return wanted
+
+
+def _salt(salt: str | None) -> bytes:
+    if salt is None:
+        return b""
+    if not 1 <= len(salt) <= limits.MAX_SALT_CHARS:
+        raise UserError(f"cache_salt must have 1 to {limits.MAX_SALT_CHARS} characters.", param="cache_salt")
+    return salt.encode()

@@ -1,0 +1,202 @@
+"""The requests as typed structs. Unknown fields are ignored, `null` means absent; sampling_fields checks ranges.
+
+Fields that would change the answer and do not work yet are listed with the only values that are harmless (`HARMLESS`);
+any other value is refused with 400 and `param`, never ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from kvik_engine.api.limits import MAX_JSON_DEPTH
+from kvik_engine.errors import UserError
+from kvik_engine.text.files import nesting
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What chat and completions have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    max_tokens: int | None = None
+    slo_class: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    best_of: int | None = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    prompt_logprobs: Any = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    skip_special_tokens: Any = None
+    echo: Any = None
+
+
+class TextPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    modalities: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+    documents: Any = None
+    web_search_options: Any = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[Any] | None = None
+    """A text, token ids, or a list of either."""
+    logprobs: int | None = None
+    suffix: Any = None
+
+
+class TokenizeRequest(msgspec.Struct):
+    """POST /tokenize: `prompt`, or `messages` through the chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+def _nothing(value: Any) -> bool:
+    return not value
+
+
+def _text_format(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "text"
+
+
+HARMLESS: dict[str, Callable[[Any], bool]] = {
+    "tools": _nothing,
+    "functions": _nothing,
+    "tool_choice": lambda v: v in ("none", "auto"),
+    "function_call": lambda v: v in ("none", "auto"),
+    "response_format": _text_format,
+    "audio": _nothing,
+    "modalities": lambda v: v == ["text"] or not v,
+    "suffix": lambda v: v == "",
+    "echo": lambda v: v is False,
+    "prompt_logprobs": lambda v: False,
+    "use_beam_search": lambda v: v is False,
+    "structured_outputs": _nothing,
+    "guided_choice": _nothing,
+    "guided_grammar": _nothing,
+    "guided_json": _nothing,
+    "guided_regex": _nothing,
+    "allowed_token_ids": _nothing,
+    "bad_words": _nothing,
+    "truncate_prompt_tokens": lambda v: False,
+    "skip_special_tokens": lambda v: v is True,
+    "add_generation_prompt": lambda v: v is True,
+    "continue_final_message": lambda v: v is False,
+    "chat_template": lambda v: False,
+    "chat_template_kwargs": _nothing,
+    "documents": _nothing,
+    "web_search_options": lambda v: False,
+}
+"""Unsupported fields, and which of their values change nothing."""
+
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
+
+
+def parse(body: bytes, kind: type[_Request]) -> _Request:
+    """Decode and type-check a request body. UserError (400) names the field as a dotted path."""
+    if nesting(body) > MAX_JSON_DEPTH:
+        raise UserError(f"The request body is nested deeper than {MAX_JSON_DEPTH} levels.")
+    try:
+        request = msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _type_error(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"The request body is not valid JSON: {error}") from error
+    refuse_unsupported(request)
+    return request
+
+
+def refuse_unsupported(request: msgspec.Struct) -> None:
+    """UserError for the first unsupported field that would change the answer."""
+    for field, harmless in HARMLESS.items():
+        value = getattr(request, field, None)
+        if value is not None and not harmless(value):
+            raise UserError(f"{field} with this value is not supported by this server.", param=field)
+
+
+def _type_error(text: str) -> UserError:
+    """msgspec's message, with the path as `param`: `Expected int, got str - at $.max_tokens`."""
+    path = _PATH.search(text)
+    param = path["path"] if path else None
+    message = _PATH.sub("", text)
+    missing = _MISSING.match(text)
+    if missing:
+        param = f"{param}.{missing['field']}" if param else missing["field"]
+        message = f"{param} is required."
+    return UserError(f"{param}: {message}" if param and not missing else message, param=param or None)

@@ -1,0 +1,117 @@
+"""The options of `kvik serve`: one table from which flags, KVIK_ variables, help and checks come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvik_engine.cli import values
+from kvik_engine.errors import StartError, StartReason
+
+ENVIRONMENT_PREFIX = "KVIK_"
+FAULTS = "KVIK_FAULTS"
+"""Of test builds; the only variable that is no option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A flag. `default` is what the help says; the value itself comes from EngineConfig or the class table."""
+
+    name: str
+    read: Callable[[str], Any]
+    group: str
+    metavar: str
+    help: str
+    default: str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+_CLASS = "by --slo-class"
+
+OPTIONS = (
+    Option("host", values.word, "Network", "ADDRESS", "address both ports listen on", "0.0.0.0"),
+    Option("port", values.count(1, 65535), "Network", "PORT", "the OpenAI API", "8000"),
+    Option("metrics_port", values.count(1, 65535), "Network", "PORT", "probes, load and metrics", "8001"),
+    Option("model_name", values.word, "Model", "NAME", "the id clients send", "last part of MODEL"),
+    Option("digest", values.digest, "Model", "sha256:HEX", "refuse to start on other files", "not checked"),
+    Option("device", values.one_of("auto", "cpu", "gpu"), "Model", "auto|cpu|gpu", "where to compute", "auto"),
+    Option(
+        "dtype",
+        values.one_of("auto", "fp32", "bf16", "fp16"),
+        "Model",
+        "auto|fp32|bf16|fp16",
+        "element type; auto measures on a CPU",
+        "auto",
+    ),
+    Option(
+        "attention",
+        values.one_of("auto", "reference", "cpu", "triton"),
+        "Model",
+        "auto|reference|cpu|triton",
+        "attention backend",
+        "auto",
+    ),
+    Option("max_context_tokens", values.count(16, 1 << 24), "Model", "N", "longest prompt + answer", "the model's own"),
+    Option(
+        "slo_class",
+        values.one_of("interactive", "balanced", "batch"),
+        "Batching",
+        "interactive|balanced|batch",
+        "decides the defaults below and the priority of requests",
+        "balanced",
+    ),
+    Option("max_requests", values.count(1, 4096), "Batching", "N", "sequences computed together", _CLASS),
+    Option("max_batch_tokens", values.count(16, 1 << 20), "Batching", "N", "tokens computed in a step", _CLASS),
+    Option(
+        "chunked_prefill_tokens",
+        values.count(1, 1 << 20),
+        "Batching",
+        "N",
+        "prompt tokens a step while others decode",
+        _CLASS,
+    ),
+    Option("max_queued_requests", values.count(0, 1 << 20), "Batching", "N", "waiting requests before 429", _CLASS),
+    Option("kv_cache_size", values.size, "KV cache", "SIZE", "such as 256Mi; instead of --memory-fraction", "the rest"),
+    Option("memory_fraction", values.fraction, "KV cache", "0-1", "of the device's memory, weights included", "0.9"),
+    Option("block_tokens", values.count(8, 256), "KV cache", "N", "tokens a block; a power of two", "16"),
+    Option(
+        "prefix_cache",
+        values.one_of("block-hash", "disabled"),
+        "KV cache",
+        "block-hash|disabled",
+        "share equal prompt beginnings",
+        "block-hash",
+    ),
+    Option("drain_timeout", values.duration, "Process", "TIME", "for running requests at shutdown", "120s"),
+    Option("startup_timeout", values.duration, "Process", "TIME", "until the model must be warm", "30m"),
+    Option("threads", values.count(1, 1024), "Process", "N", "CPU threads of the core", "the CPU quota"),
+    Option("cache_dir", str, "Process", "DIR", "for downloads and conversions", "~/.cache/kvik"),
+    Option("run_dir", str, "Process", "DIR", "for sockets", "/tmp/kvik-UID"),
+)
+
+
+def read_options(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The options that were given, flag before variable. StartError (ConfigInvalid) names the wrong one."""
+    known = {option.variable for option in OPTIONS} | {FAULTS}
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            raise StartError(StartReason.CONFIG_INVALID, f"the environment variable {name} is not known")
+    given: dict[str, Any] = {}
+    for option in OPTIONS:
+        text, where = flags.get(option.name), option.flag
+        if text is None:
+            text, where = environment.get(option.variable), option.variable
+        if text is not None:
+            try:
+                given[option.name] = option.read(text)
+            except ValueError as error:
+                raise StartError(StartReason.CONFIG_INVALID, f"{where}: {error}") from error
+    return given

@@ -1,0 +1,67 @@
+"""From what the user calls a model to files on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.exits import EXIT_START_ERROR
+from kvik_engine.weights.provenance import PROVENANCE_FILE
+
+DEMO = "demo"
+DEMO_NAME = "smollm2-135m-instruct"
+DEMO_IMAGE_FILE = Path("/models/smollm2-135m-instruct/model.gguf")
+"""Where the demo image carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model on disk. `name` is what it is called unless the user says otherwise."""
+
+    path: Path
+    name: str
+    revision: str | None = None
+
+
+def local_model(source: str, cache_dir: Path) -> LocalModel:
+    """Resolve `source`, fetching it in a child process when it is remote and not in the cache.
+
+    StartError as `kvik model pull` reports them.
+    """
+    if source == DEMO:
+        if DEMO_IMAGE_FILE.exists():
+            return LocalModel(DEMO_IMAGE_FILE, DEMO_NAME)
+        return LocalModel(_pulled(source, cache_dir / "models" / DEMO_NAME), DEMO_NAME)
+    if source.startswith("hf://"):
+        name = source.removeprefix("hf://").partition("#")[0].partition("@")[0]
+        folder = _pulled(source, cache_dir / "models" / source.removeprefix("hf://").replace("/", "--"))
+        return LocalModel(folder, name.rpartition("/")[2], _revision(folder))
+    path = Path(source).absolute()
+    if not path.exists():
+        raise StartError(StartReason.MODEL_NOT_FOUND, f"{source} does not exist")
+    return LocalModel(path, path.stem if path.is_file() else path.name, _revision(path))
+
+
+def _pulled(source: str, folder: Path) -> Path:
+    """`kvik model pull` in a child, so that no HTTP library stays in launch. Quick when it is already there."""
+    if not (folder / PROVENANCE_FILE).exists():
+        command = [sys.executable, "-P", "-m", "kvik_engine", "model", "pull", source, "--to", str(folder)]
+        code = subprocess.run(command, check=False, stdout=sys.stderr).returncode
+        if code == EXIT_START_ERROR:
+            raise SystemExit(EXIT_START_ERROR)  # the child has said why
+        if code != 0:
+            raise StartError(StartReason.DOWNLOAD_FAILED, f"fetching {source} ended with exit code {code}")
+    return folder
+
+
+def _revision(path: Path) -> str | None:
+    """The commit that `kvik model pull` resolved, if it fetched this folder."""
+    try:
+        found = json.loads((path / PROVENANCE_FILE).read_text()).get("revision")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,57 @@
+"""Logging of all processes to stderr; an event is a fixed message plus key-values (`extra`).
+
+One JSON object a line, or a readable line where stderr is a terminal.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import sys
+from typing import Any
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def event_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The key-values of an event."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+class JsonFormatter(logging.Formatter):
+    """`{"at", "level", "process", "event", ...key-values}`."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "event": record.getMessage(),
+            **event_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class TerminalFormatter(logging.Formatter):
+    """`12:00:00 api    ready  key=value`."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__(f"%(asctime)s {process:<6} %(message)s", datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f"  {key}={value}" for key, value in event_fields(record).items())
+        return super().format(record) + fields
+
+
+def configure_logging(process: str, level: int = logging.INFO) -> None:
+    """Send everything from INFO on to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TerminalFormatter(process) if sys.stderr.isatty() else JsonFormatter(process))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
