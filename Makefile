@@ -16,10 +16,10 @@ help: ## This list
 	  /^[a-z0-9-]+:.*## / {printf "  \033[36m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## A local cluster, the operator, the smallest pool, and an answer from it
-	@scripts/demo.sh
+	@$(PYTHON) -m scripts.demo
 
-demo-down: ## Remove the demo: pool, release and namespaces (cluster-down removes the cluster)
-	@scripts/demo.sh down
+demo-down: setup ## Remove the demo: pool, releases and namespaces (cluster-down removes the cluster)
+	@$(PYTHON) -m scripts.demo down
 
 serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+eval "$(.venv/bin/python -m tests.cluster tools)"
 for chart in charts/*/; do
-    [ -f "$chart/Chart.yaml" ] || continue
-    helm lint --strict --quiet "$chart"
+    "$HELM" lint --strict --quiet "$chart"
 done

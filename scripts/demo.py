@@ -1,0 +1,216 @@
+"""The demo: a cluster, the images, both charts, the smallest pool, and an answer from it. It may be repeated.
+
+python3 -m scripts.demo [down]
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from images import builder, catalog
+from tests.support.in_cluster_traffic import run_python
+from tests.support.kubectl import Kubectl, condition
+
+ROOT = Path(__file__).resolve().parent.parent
+SYSTEM = "kvik-system"
+NAMESPACE = "kvik-demo"
+POOL = "smollm2"
+POOLS = "inferencepools.kvik.dev"
+EXAMPLE = ROOT / "examples" / "smollm2.yaml"
+READY_SECONDS = 300
+BUILT_FROM = "kvik.dev/demo-built-from"
+"""Annotation on our namespaces: the inputs of the image that runs there. A tag alone does not tell two builds apart."""
+
+MODEL = "smollm2-135m-instruct"
+URL = f"http://{POOL}.{NAMESPACE}.svc:8000/v1"
+QUESTION = "What is the capital of France?"
+ASK = f"""
+import json, urllib.request
+body = {{"model": {MODEL!r}, "max_tokens": 48, "temperature": 0,
+         "messages": [{{"role": "user", "content": {QUESTION!r}}}]}}
+request = urllib.request.Request({URL!r} + "/chat/completions", json.dumps(body).encode(),
+                                 {{"Content-Type": "application/json"}})
+print(json.load(urllib.request.urlopen(request, timeout=120))["choices"][0]["message"]["content"].strip())
+"""
+
+
+class DemoError(RuntimeError):
+    """Something the demo needs did not come about; the text says what, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that CLUSTER names, and how to use it."""
+
+    kubeconfig: str
+    kubectl: str
+    helm: str
+    image_prefix: str
+
+    def in_namespace(self, namespace: str) -> Kubectl:
+        return Kubectl(Path(self.kubectl), Path(self.kubeconfig), namespace)
+
+    def run_helm(self, *arguments: str) -> None:
+        run(self.helm, f"--kubeconfig={self.kubeconfig}", f"--namespace={SYSTEM}", *arguments)
+
+
+def say(text: str) -> None:
+    print(f"\033[1m==> {text}\033[0m", flush=True)
+
+
+def run(*command: str) -> str:
+    """What a command prints on standard output; its standard error is the progress that the reader sees.
+
+    Raises:
+        DemoError: it failed.
+    """
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise DemoError(f"{shlex.join(command)} failed (see above)")
+    return done.stdout
+
+
+def cluster_of(command: str) -> Cluster:
+    """From `python3 -m tests.cluster env`, which prints `export NAME=VALUE` lines."""
+    lines = run(sys.executable, "-m", "tests.cluster", command).splitlines()
+    exported = dict(shlex.split(line)[1].split("=", 1) for line in lines)
+    return Cluster(exported["KUBECONFIG"], exported["KUBECTL"], exported["HELM"], exported["IMAGE_PREFIX"])
+
+
+def ensure_images(cluster: Cluster) -> dict[str, catalog.Image]:
+    """Builds what changed and gives it to the cluster; an existing cluster pulls by itself."""
+    images = catalog.product(cluster.image_prefix)
+    if os.environ.get("CLUSTER") != "existing":
+        run(sys.executable, "-m", "images", "operator", "demo")
+        run(sys.executable, "-m", "tests.cluster", "load", images["operator"].name, images["demo"].name)
+    return images
+
+
+def ensure_namespace(kubectl: Kubectl, built_from: str) -> bool:
+    """Makes a namespace that refuses every pod that is not `restricted`; whether what runs there is of this build."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    found = kubectl.get("namespace", kubectl.namespace) or {"metadata": {}}
+    metadata = {"name": kubectl.namespace, "labels": labels, "annotations": {BUILT_FROM: built_from}}
+    kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
+    before: str | None = found["metadata"].get("annotations", {}).get(BUILT_FROM)
+    return before == built_from
+
+
+def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
+    """Both charts, and a fresh operator where its image was built anew under the same tag."""
+    current = ensure_namespace(cluster.in_namespace(SYSTEM), built_from(images["operator"]))
+    repositories = [
+        f"--set=image.operator.repository={cluster.image_prefix}kvik/operator",
+        *(f"--set=image.engine.{device}.repository={cluster.image_prefix}kvik/engine" for device in ("gpu", "cpu")),
+        *(["--set=image.pullPolicy=IfNotPresent"] if os.environ.get("CLUSTER") == "existing" else []),
+    ]
+    upgrade = ("upgrade", "--install", "--wait", "--timeout=180s")
+    cluster.run_helm(*upgrade, "kvik-crds", "charts/kvik-crds")
+    cluster.run_helm(*upgrade, "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories)
+    if not current:
+        system = cluster.in_namespace(SYSTEM)
+        system.run("rollout", "restart", "deployment", "--selector=app.kubernetes.io/instance=kvik")
+        system.run("rollout", "status", "deployment", "--selector=app.kubernetes.io/instance=kvik", "--timeout=120s")
+
+
+def built_from(image: catalog.Image) -> str:
+    """Names the inputs of an image that was built here; the image's own name where it is pulled."""
+    if os.environ.get("CLUSTER") == "existing":
+        return image.name
+    return builder.choose().inputs_of(image.name) or image.name
+
+
+def wait_until_ready(kubectl: Kubectl) -> None:
+    """Shows each change of the pool's Ready condition until it is True.
+
+    Raises:
+        DemoError: it was not within READY_SECONDS.
+    """
+    started, shown = time.monotonic(), ""
+    while True:
+        pool = kubectl.get(POOLS, POOL)
+        ready = condition(pool, "Ready") or {
+            "status": "Unknown",
+            "reason": "",
+            "message": "not yet seen by the operator",
+        }
+        text = f"Ready={ready['status']} {ready['reason']}: {ready['message']}"
+        seconds = time.monotonic() - started
+        if text != shown:
+            print(f"  {seconds:4.0f} s  {text}", flush=True)
+            shown = text
+        generation = (pool or {"metadata": {}})["metadata"].get("generation")
+        if ready["status"] == "True" and ready.get("observedGeneration") == generation:
+            return
+        if seconds > READY_SECONDS:
+            print(kubectl.run("get", "pods,events"))
+            raise DemoError(f"the pool was not ready within {READY_SECONDS} s")
+        time.sleep(1)
+
+
+def up() -> None:
+    started = time.monotonic()
+    say("A cluster")
+    cluster = cluster_of("env")
+    say("The images")
+    images = ensure_images(cluster)
+    say("The charts: kvik-crds and kvik")
+    install(cluster, images)
+
+    say(f"The pool {POOL} in namespace {NAMESPACE}")
+    kubectl = cluster.in_namespace(NAMESPACE)
+    if not ensure_namespace(kubectl, built_from(images["demo"])):
+        kubectl.run("delete", POOLS, "--all", timeout=180)
+    print(kubectl.apply(EXAMPLE.read_text()).rstrip())
+    wait_until_ready(kubectl)
+
+    say(f"A question to {URL}, asked from a pod")
+    print(f"  Q: {QUESTION}")
+    print(f"  A: {run_python(kubectl, images['demo'].name, 'question', ASK).strip()}")
+
+    say(f"kubectl get {POOLS}")
+    print(kubectl.run("get", POOLS))
+    print(f"Done in {time.monotonic() - started:.0f} s. What to try next:\n")
+    kubectl_here = f"{cluster.kubectl} -n {NAMESPACE}"
+    for line in (
+        f"export KUBECONFIG={cluster.kubeconfig}",
+        f"{kubectl_here} describe {POOLS} {POOL}",
+        f"{kubectl_here} port-forward service/{POOL} 8000    # then http://localhost:8000/v1, model {MODEL}",
+        f"{kubectl_here} explain {POOLS}.spec",
+        "make demo-down      # remove the pool and the operator",
+        "make cluster-down   # remove the cluster",
+    ):
+        print(f"  {line}")
+
+
+def down() -> None:
+    """Pool first, so that its operator is still there to let streams end; then the releases and namespaces."""
+    cluster = cluster_of("env")
+    say(f"Removing {NAMESPACE} and {SYSTEM}")
+    demo = cluster.in_namespace(NAMESPACE)
+    demo.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=300)
+    for release in ("kvik", "kvik-crds"):
+        cluster.run_helm("uninstall", release, "--ignore-not-found", "--wait")
+    demo.run("delete", "crd", POOLS, "--ignore-not-found", timeout=120)
+    demo.run("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=300)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["up", "down"], default="up")
+    try:
+        {"up": up, "down": down}[parser.parse_args().what]()
+    except (DemoError, RuntimeError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
