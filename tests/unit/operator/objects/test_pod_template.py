@@ -1,0 +1,272 @@
+"""The pod template: golden renderings, what may not change it, and that it stays within `restricted`."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvik_operator.crd.effective import effective
+from kvik_operator.crd.inferencepool import InferencePool, PoolSpec
+from kvik_operator.errors import PoolError
+from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, PoolKey
+from kvik_operator.objects.pod_template import EngineImage, pod_template
+from tests.support.pools import KEY, SOURCE, make_pool, spec_of
+
+ROOT = Path(__file__).resolve().parents[4]
+GOLDEN = Path(__file__).parent / "golden"
+IMAGE = EngineImage("kvik/engine:0.1.0", "IfNotPresent")
+EXAMPLES = {
+    path.stem: document
+    for path in (ROOT / "examples").glob("*.yaml")
+    if (document := yaml.safe_load(path.read_text())).get("kind") == "InferencePool"
+}
+
+
+def render(spec: PoolSpec, key: PoolKey = KEY, image: EngineImage = IMAGE) -> dict[str, Any]:
+    return pod_template(key, spec, effective(spec, key.name), image)
+
+
+def container(template: Mapping[str, Any], name: str = "engine") -> dict[str, Any]:
+    every = [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+    return next(item for item in every if item["name"] == name)
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES))
+def test_each_example_renders_as_recorded(example: str) -> None:
+    """A change here restarts every engine pod at the next upgrade: record it with UPDATE_GOLDEN=1 if that is meant."""
+    document = EXAMPLES[example]
+    document["metadata"] |= {"namespace": "demo", "uid": "1"}
+    pool = InferencePool.from_object(document)
+    rendered = yaml.safe_dump(render(pool.spec, pool.key), sort_keys=False, width=120)
+    golden = GOLDEN / f"{example}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(rendered)
+    assert rendered == golden.read_text()
+
+
+@given(
+    replicas=st.integers(0, 1000),
+    low=st.integers(1, 10),
+    more=st.integers(0, 10),
+    target=st.integers(10, 95),
+    window=st.sampled_from(["20s", "5m"]),
+)
+def test_replicas_and_scaling_never_change_the_template(
+    replicas: int, low: int, more: int, target: int, window: str
+) -> None:
+    scaling = {
+        "minReplicas": low,
+        "maxReplicas": low + more,
+        "targetLoadPercent": target,
+        "scaleDownStabilization": window,
+    }
+    assert render(spec_of(replicas=replicas, scaling=scaling)) == render(spec_of())
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "source": {"model": {"source": "file:///models/other.gguf"}},
+    "served_name": {"model": {"source": SOURCE, "name": "other"}},
+    "digest": {"model": {"source": SOURCE, "digest": "sha256:" + "0" * 64}},
+    "dtype": {"model": {"source": SOURCE, "dtype": "FP32"}},
+    "context": {"model": {"source": SOURCE, "maxContextTokens": 512}},
+    "class": {"slo": {"class": "Batch"}},
+    "chunk": {"batching": {"chunkedPrefillTokens": 64}},
+    "requests": {"batching": {"maxRequests": 3}},
+    "queue": {"batching": {"maxQueuedRequests": 3}},
+    "kv_size": {"kvCache": {"size": "1Gi"}},
+    "memory_percent": {"kvCache": {"memoryPercent": 50}},
+    "block": {"kvCache": {"blockTokens": 32}},
+    "prefix_cache": {"kvCache": {"prefixCache": "Disabled"}},
+    "device": {"resources": {"device": "CPU"}},
+    "memory": {"resources": {"requests": {"memory": "1Gi"}}},
+    "accelerator": {"resources": {"accelerators": {"resourceName": "amd.com/gpu"}}},
+    "startup": {"startup": {"timeout": "60s"}},
+    "drain": {"drain": {"timeout": "60s"}},
+    "labels": {"template": {"labels": {"a": "b"}}},
+    "env": {"template": {"env": [{"name": "A", "value": "b"}]}},
+    "node": {"template": {"nodeSelector": {"a": "b"}}},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_every_other_field_rolls_the_pods(what: str) -> None:
+    before, after = (render(spec)["metadata"]["labels"] for spec in (spec_of(), spec_of(**CHANGES[what])))
+    assert before[LABEL_TEMPLATE_HASH] != after[LABEL_TEMPLATE_HASH]
+
+
+def test_a_new_image_rolls_the_pods() -> None:
+    newer = render(spec_of(), image=EngineImage("kvik/engine:0.2.0", "IfNotPresent"))
+    assert newer["metadata"]["labels"] != render(spec_of())["metadata"]["labels"]
+
+
+HUB_SPEC = {
+    "model": {"source": "hf://org/name@abc#m.gguf", "secretRef": {"name": "hub"}, "digest": "sha256:" + "a" * 64}
+}
+
+
+def test_only_the_fetching_container_sees_the_token_and_the_hub() -> None:
+    template = render(spec_of(**HUB_SPEC), image=EngineImage("i:1", "Always", "http://hub.local"))
+    engine, fetch = container(template), container(template, "model")
+    assert [mount["name"] for mount in fetch["volumeMounts"]][-2:] == ["models", "model-token"]
+    assert "model-token" not in [mount["name"] for mount in engine["volumeMounts"]]
+    assert {"name": "HF_ENDPOINT", "value": "http://hub.local"} in fetch["env"]
+    assert "HF_ENDPOINT" not in [variable["name"] for variable in engine["env"]]
+    assert fetch["args"] == [
+        "model",
+        "pull",
+        "hf://org/name@abc#m.gguf",
+        "--to=/models/pool",
+        f"--digest=sha256:{'a' * 64}",
+        "--token-file=/var/run/secrets/kvik/model/token",
+    ]
+    assert engine["args"][:2] == ["serve", "/models/pool"]
+    assert engine["volumeMounts"][-1] == {"name": "models", "mountPath": "/models", "readOnly": True}
+
+
+def test_a_claim_is_mounted_read_only_and_nothing_is_fetched() -> None:
+    template = render(spec_of(model={"source": "pvc://weights/llama/8b"}))
+    assert "initContainers" not in template["spec"]
+    assert container(template)["args"][:2] == ["serve", "/models/claim/llama/8b"]
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": "weights", "readOnly": True}} in (
+        template["spec"]["volumes"]
+    )
+
+
+def test_a_model_in_the_image_is_not_hidden_by_a_volume() -> None:
+    template = render(spec_of(model={"source": SOURCE}))
+    assert container(template)["args"][:2] == ["serve", "/models/smollm2/model.gguf"]
+    assert not [mount for mount in container(template)["volumeMounts"] if mount["mountPath"].startswith("/models")]
+
+
+def test_an_unknown_scheme_is_the_pools_mistake() -> None:
+    with pytest.raises(PoolError, match=r"^spec\.model\.source"):
+        render(spec_of(model={"source": "s3://bucket/key"}))
+
+
+def test_flags_are_set_only_for_explicit_and_class_values() -> None:
+    args = container(render(spec_of(resources={"device": "CPU"})))["args"]
+    assert sorted(arg.split("=")[0] for arg in args[2:]) == [
+        "--chunked-prefill-tokens",
+        "--device",
+        "--drain-timeout",
+        "--max-batch-tokens",
+        "--max-queued-requests",
+        "--max-requests",
+        "--model-name",
+        "--slo-class",
+        "--startup-timeout",
+    ]
+
+
+def test_every_explicit_engine_setting_becomes_a_flag() -> None:
+    spec = spec_of(
+        model={"source": SOURCE, "name": "m", "dtype": "BF16", "maxContextTokens": 1024},
+        slo={"class": "Interactive"},
+        kvCache={"memoryPercent": 85, "blockTokens": 8, "prefixCache": "BlockHash"},
+        drain={"timeout": "1500ms"},
+    )
+    args = container(render(spec))["args"]
+    assert {
+        "--model-name=m",
+        "--dtype=bf16",
+        "--max-context-tokens=1024",
+        "--slo-class=interactive",
+        "--memory-fraction=0.85",
+        "--block-tokens=8",
+        "--prefix-cache=block-hash",
+        "--drain-timeout=1500ms",
+        "--device=gpu",
+    } <= set(args)
+
+
+def test_a_dollar_in_a_users_text_stays_a_dollar() -> None:
+    """The kubelet expands $(NAME) in arguments and variables, which would leak one into the other."""
+    spec = spec_of(model={"source": "pvc://claim/$(HOME)"}, template={"env": [{"name": "A", "value": "$(B) $C"}]})
+    engine = container(render(spec))
+    assert engine["args"][1] == "/models/claim/$$(HOME)"
+    assert engine["env"][-1] == {"name": "A", "value": "$$(B) $C"}
+
+
+@pytest.mark.parametrize(("timeout", "want"), [("30s", 45), ("1500ms", 17), ("1h", 3615)])
+def test_the_grace_covers_acceptance_drain_and_exit(timeout: str, want: int) -> None:
+    assert render(spec_of(drain={"timeout": timeout}))["spec"]["terminationGracePeriodSeconds"] == want
+
+
+def test_probes_ask_the_metrics_port_and_allow_the_start_up_time() -> None:
+    engine = container(render(spec_of(startup={"timeout": "2m"})))
+    startup, readiness, liveness = (engine[name] for name in ("startupProbe", "readinessProbe", "livenessProbe"))
+    assert (startup["failureThreshold"], startup["periodSeconds"]) == (60, 2)
+    assert [probe["httpGet"]["path"] for probe in (startup, readiness, liveness)] == ["/ready", "/ready", "/live"]
+    assert {probe["httpGet"]["port"] for probe in (startup, readiness, liveness)} == {8001}
+    assert {probe["timeoutSeconds"] for probe in (startup, readiness, liveness)} == {3}
+    assert (readiness["periodSeconds"], readiness["failureThreshold"]) == (2, 3)
+    assert (liveness["periodSeconds"], liveness["failureThreshold"]) == (10, 3)
+    assert "preStop" not in str(engine)
+
+
+def test_a_gpu_pod_asks_for_one_accelerator_and_a_cpu_pod_for_none() -> None:
+    gpu, cpu = (container(render(spec_of(resources={"device": device})))["resources"] for device in ("GPU", "CPU"))
+    assert gpu["limits"]["nvidia.com/gpu"] == gpu["requests"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in {**cpu["limits"], **cpu["requests"]}
+    assert "cpu" not in cpu["limits"]
+
+
+@pytest.mark.parametrize("spec", [{}, HUB_SPEC, {"model": {"source": "pvc://c/p"}}], ids=["file", "hf", "pvc"])
+def test_the_pod_satisfies_the_restricted_standard(spec: dict[str, Any]) -> None:
+    pod = render(spec_of(**spec))["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    for item in [*pod["containers"], *pod.get("initContainers", [])]:
+        context = item["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert not any("hostPort" in port for port in item.get("ports", []))
+    kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"emptyDir", "secret", "persistentVolumeClaim"}
+
+
+def test_the_users_parts_of_the_template_reach_the_pod() -> None:
+    template = {
+        "labels": {"team": "search"},
+        "annotations": {"example.com/a": "b"},
+        "nodeSelector": {"disk": "fast"},
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "serving",
+        "runtimeClassName": "nvidia",
+        "tolerations": [{"operator": "Exists"}],
+        "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    rendered = render(spec_of(template=template))
+    assert rendered["metadata"]["labels"]["team"] == "search"
+    assert rendered["metadata"]["annotations"]["example.com/a"] == "b"
+    for name in ("nodeSelector", "affinity", "priorityClassName", "runtimeClassName", "tolerations"):
+        assert rendered["spec"][name] == template[name]
+    assert rendered["spec"]["topologySpreadConstraints"] == template["topologySpreadConstraints"]
+    assert rendered["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_an_absent_template_spreads_softly_and_an_empty_list_not_at_all() -> None:
+    soft = render(spec_of())["spec"]["topologySpreadConstraints"]
+    assert {constraint["whenUnsatisfiable"] for constraint in soft} == {"ScheduleAnyway"}
+    assert render(spec_of(template={"topologySpreadConstraints": []}))["spec"]["topologySpreadConstraints"] == []
+
+
+def test_a_users_label_never_replaces_ours() -> None:
+    """The schema refuses it; an object stored before that rule must not change the selector's label either."""
+    rendered = render(spec_of(template={"labels": {LABEL_POOL: "other"}}))
+    assert rendered["metadata"]["labels"][LABEL_POOL] == KEY.name
+
+
+def test_no_child_carries_an_annotation_of_kopf() -> None:
+    """mysql-operator #51: kopf's annotations on pods grew past the runtime's label limit, and pods stopped starting."""
+    assert "kopf" not in str(render(InferencePool.from_object(make_pool()).spec))
