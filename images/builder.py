@@ -57,7 +57,16 @@ class Buildah:
         return _label(["buildah", "inspect", "--type", "image", "--format", template, image])
 
     def build(self, image: str, context: Path, arguments: Mapping[str, str], inputs: str) -> None:
-        command = ["buildah", "bud", "--isolation", "chroot", "--layers", "--label", f"{INPUTS_LABEL}={inputs}"]
+        command = [
+            "buildah",
+            "bud",
+            "--isolation",
+            "chroot",
+            "--layers",
+            "--force-rm",
+            "--label",
+            f"{INPUTS_LABEL}={inputs}",
+        ]
         with tempfile.TemporaryDirectory() as settings:
             _build(command + _trust_mounts(Path(settings)), image, context, arguments)
 

@@ -51,7 +51,7 @@ def removable(packages: Path) -> list[Path]:
         path
         for folder in candidates
         for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and path.suffix != ".py"
+        if path.is_file() and not path.is_symlink() and path.suffix not in (".py", ".pyc")
     ]
 
 
