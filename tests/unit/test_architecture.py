@@ -184,6 +184,24 @@ def test_a_reading_of_the_clock_is_found() -> None:
     assert clock_readings("later = datetime.now(UTC) + delay") == ["line 1: datetime.now"]
 
 
+WITHOUT_MSGSPEC_AND_GGUF = """
+import importlib, pkgutil, sys
+sys.modules["msgspec"] = sys.modules["gguf"] = None  # importing them fails
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+        if not module.name.endswith(".kernel"):  # needs triton, which a CPU image lacks
+            importlib.import_module(module.name)
+"""
+
+
+def test_what_gpu_images_of_other_versions_run_imports_without_msgspec_and_gguf() -> None:
+    packages = ("step", "request", "scheduler", "kv", "runner", "attention", "models", "layers", "sampling")
+    modules = [f"kvik_engine.{name}" for name in packages] + ["kvik_kernels"]
+
+    subprocess.run([sys.executable, "-c", WITHOUT_MSGSPEC_AND_GGUF, *modules], check=True, cwd=ROOT)
+
+
 def test_an_operation_imports_its_triton_kernel_inside_the_call_only() -> None:
     early = {
         str(path.relative_to(ROOT)): found.line
