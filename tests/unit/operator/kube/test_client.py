@@ -1,0 +1,112 @@
+"""What goes over the wire for each intent, and that a replica that is not the leader sends nothing."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from kvik_operator.errors import NotFound, Unavailable
+from kvik_operator.kube.client import ClusterClient
+from kvik_operator.kube.limiter import TokenBucket
+from kvik_operator.kube.transport import Transport
+from kvik_operator.names import ChildKind, PoolKey
+from kvik_operator.reconcile.types import PlannedEvent
+
+KEY = PoolKey("demo", "chat")
+
+
+class FakeTransport:
+    def __init__(self, answer: Mapping[str, Any] | Exception) -> None:
+        self.answer = answer
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def request(self, what: str, method: str, path: str, **options: Any) -> Any:
+        self.calls.append((method, path, options))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Leader:
+    def __init__(self, may: bool = True) -> None:
+        self.may = may
+
+    def may_write(self) -> bool:
+        return self.may
+
+
+class Ignore:
+    def emit(self, event: PlannedEvent) -> None: ...
+
+    def wrote(self, what: str, outcome: str) -> None: ...
+
+
+def client(transport: FakeTransport, leader: bool = True, stored: list[Any] | None = None) -> ClusterClient:
+    heard: list[Any] = [] if stored is None else stored
+    return ClusterClient(
+        cast(Transport, transport),
+        bucket=TokenBucket(1000, 1000, lambda: 0.0),
+        fence=Leader(leader),
+        emitter=Ignore(),
+        counter=Ignore(),
+        stored=lambda kind, obj: heard.append((kind, obj)),
+    )
+
+
+DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "demo", "name": "chat"}}
+
+
+async def test_apply_is_a_forced_server_side_apply_by_our_field_manager() -> None:
+    transport, stored = FakeTransport({"metadata": {"uid": "u"}}), list[Any]()
+    await client(transport, stored=stored).apply(DEPLOYMENT)
+    ((method, path, options),) = transport.calls
+    assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/demo/deployments/chat")
+    assert options["content_type"] == "application/apply-patch+yaml"
+    assert dict(options["query"]) == {"fieldManager": "kvik-operator", "force": "true"}
+    assert stored == [(ChildKind.DEPLOYMENT, {"metadata": {"uid": "u"}})]
+
+
+async def test_delete_names_the_uid_and_takes_absence_as_success() -> None:
+    transport = FakeTransport(NotFound("x", 404, "NotFound", "gone"))
+    await client(transport).delete(ChildKind.SERVICE_ACCOUNT, KEY, "u1")
+    ((method, path, options),) = transport.calls
+    assert (method, path) == ("DELETE", "/api/v1/namespaces/demo/serviceaccounts/chat-engine")
+    assert options["body"]["preconditions"] == {"uid": "u1"}
+
+
+async def test_status_is_patched_against_the_version_it_was_computed_from() -> None:
+    transport = FakeTransport({})
+    await client(transport).patch_status(KEY, {"replicas": 1}, "41")
+    ((_, path, options),) = transport.calls
+    assert path.endswith("/inferencepools/chat/status")
+    assert options["body"] == {"status": {"replicas": 1}, "metadata": {"resourceVersion": "41"}}
+
+
+async def test_scaling_is_written_by_the_autoscaler_and_nobody_else() -> None:
+    transport = FakeTransport({})
+    await client(transport).scale_pool(KEY, 3)
+    ((_, path, options),) = transport.calls
+    assert path.endswith("/inferencepools/chat/scale")
+    assert dict(options["query"]) == {"fieldManager": "kvik-autoscaler"}
+    assert options["body"] == {"spec": {"replicas": 3}}
+
+
+async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
+    transport = FakeTransport({})
+    follower = client(transport, leader=False)
+    for write in (
+        follower.apply(DEPLOYMENT),
+        follower.delete(ChildKind.SERVICE, KEY, "u"),
+        follower.patch_status(KEY, {}, None),
+        follower.annotate_pod("demo", "chat-1", {"a": "b"}),
+        follower.scale_pool(KEY, 1),
+    ):
+        with pytest.raises(Unavailable, match="NotLeader"):
+            await write
+    assert transport.calls == []
+
+
+async def test_a_fresh_read_of_what_is_not_there_is_none() -> None:
+    transport = FakeTransport(NotFound("x", 404, "NotFound", "gone"))
+    assert await client(transport).read_pool(KEY) is None
+    assert await client(transport).read_child(ChildKind.SERVICE, KEY) is None
