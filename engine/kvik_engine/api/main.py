@@ -33,6 +33,7 @@ from kvik_engine.ipc.client import EngineClient
 from kvik_engine.ipc.framing import core_socket
 from kvik_engine.log import configure_logging
 from kvik_engine.text.tokenizer import load_text_model
+from kvik_engine.weights.provenance import PROVENANCE_FILE
 
 _FAREWELL_SECONDS = 2.0
 """How long failed streams may take to write their error event."""
@@ -140,8 +141,11 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _fetched_at(config: EngineConfig) -> str | None:
     """When `kvik model pull` finished, if it fetched this model."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        finished = json.loads((Path(config.model_path) / ".kvik.json").read_text()).get("finished_at")
+    model = Path(config.model_path)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        finished = json.loads(((model.parent if model.is_file() else model) / PROVENANCE_FILE).read_text())[
+            "finished_at"
+        ]
         return finished if isinstance(finished, str) else None
     return None
 

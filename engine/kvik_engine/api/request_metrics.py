@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -28,6 +28,7 @@ class RequestMetrics:
     """Written by the event loop, read by the probe thread. Every series carries model_name."""
 
     def __init__(self, model_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._clock = clock
         self._recent: deque[tuple[float, float]] = deque(maxlen=_TTFT_WINDOW_SAMPLES)

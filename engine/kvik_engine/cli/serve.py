@@ -22,6 +22,7 @@ HELP = "serve a model"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from kvik_engine.cli.serve_options import OPTIONS
 
+    parser.usage = "kvik serve MODEL [--option VALUE ...]"
     parser.add_argument("model", metavar="MODEL", help="demo, a folder, a .gguf file or hf://ORG/NAME@REV")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS:
@@ -48,7 +49,7 @@ def build_config(source: str, given: dict[str, Any], run_base: Path) -> Any:
     """Everything resolved: local path, device, class defaults. Fetches the model if it is not there yet."""
     from kvik_engine.cli.class_defaults import batching
     from kvik_engine.cli.devices import resolve_device
-    from kvik_engine.cli.sources import local_model
+    from kvik_engine.cli.sources import default_cache_dir, local_model
     from kvik_engine.config import EngineConfig
     from kvik_engine.errors import StartError, StartReason
 
@@ -75,9 +76,3 @@ def build_config(source: str, given: dict[str, Any], run_base: Path) -> Any:
         slo_class=slo_class,
         **given,
     )
-
-
-def default_cache_dir(environment: Any) -> Path:
-    """XDG's cache folder."""
-    base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "kvik"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kvik_engine.exits import EXIT_START_ERROR
 from kvik_engine.weights.provenance import PROVENANCE_FILE
 
 DEMO = "demo"
+HUB = "hf://"
 DEMO_NAME = "smollm2-135m-instruct"
 DEMO_IMAGE_FILE = Path("/models/smollm2-135m-instruct/model.gguf")
 """Where the demo image carries it."""
@@ -32,18 +34,34 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
 
     StartError as `kvik model pull` reports them.
     """
-    if source == DEMO:
-        if DEMO_IMAGE_FILE.exists():
-            return LocalModel(DEMO_IMAGE_FILE, DEMO_NAME)
-        return LocalModel(_pulled(source, cache_dir / "models" / DEMO_NAME), DEMO_NAME)
-    if source.startswith("hf://"):
-        name = source.removeprefix("hf://").partition("#")[0].partition("@")[0]
-        folder = _pulled(source, cache_dir / "models" / source.removeprefix("hf://").replace("/", "--"))
-        return LocalModel(folder, name.rpartition("/")[2], _revision(folder))
+    if source == DEMO and DEMO_IMAGE_FILE.exists():
+        return LocalModel(DEMO_IMAGE_FILE, DEMO_NAME)
+    if source == DEMO or source.startswith(HUB):
+        folder = _pulled(source, cache_dir / "models" / _folder_name(source))
+        return LocalModel(folder, _model_name(source), _revision(folder))
     path = Path(source).absolute()
     if not path.exists():
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{source} does not exist")
     return LocalModel(path, path.stem if path.is_file() else path.name, _revision(path))
+
+
+def cached_folder(source: str, environment: Mapping[str, str]) -> Path:
+    """Where `source` is kept unless the user says otherwise."""
+    return default_cache_dir(environment) / "models" / _folder_name(source)
+
+
+def default_cache_dir(environment: Mapping[str, str]) -> Path:
+    """XDG's cache folder."""
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "kvik"
+
+
+def _folder_name(source: str) -> str:
+    return DEMO_NAME if source == DEMO else source.removeprefix(HUB).replace("/", "--")
+
+
+def _model_name(source: str) -> str:
+    return DEMO_NAME if source == DEMO else source.partition("@")[0].rpartition("/")[2]
 
 
 def _pulled(source: str, folder: Path) -> Path:
@@ -61,7 +79,7 @@ def _pulled(source: str, folder: Path) -> Path:
 def _revision(path: Path) -> str | None:
     """The commit that `kvik model pull` resolved, if it fetched this folder."""
     try:
-        found = json.loads((path / PROVENANCE_FILE).read_text()).get("revision")
-    except (OSError, ValueError, AttributeError):
+        found = json.loads(((path.parent if path.is_file() else path) / PROVENANCE_FILE).read_text())["revision"]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
     return found if isinstance(found, str) else None
