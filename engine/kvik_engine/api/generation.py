@@ -71,7 +71,8 @@ class Generation:
         self._choices = [ChoiceText(i, table, sampling.stop) for i in range(count)]
         self._timings = [_Timing() for _ in range(count)]
         self._unfinished = set(range(count))
-        self.cached_tokens = 0
+        self._cached = [0] * len(prompts)
+        """Prompt tokens that came from the prefix cache, by prompt."""
 
     async def __aenter__(self) -> Generation:
         submits = [
@@ -136,6 +137,10 @@ class Generation:
         return sum(len(p.tokens) for p in self._prompts)
 
     @property
+    def cached_tokens(self) -> int:
+        return sum(self._cached)
+
+    @property
     def completion_tokens(self) -> int:
         return sum(c.completion_tokens for c in self._choices)
 
@@ -147,8 +152,7 @@ class Generation:
                 continue
             if output.error is not None or output.finish in (FinishReason.ERROR, FinishReason.ABORTED):
                 raise ChoiceFailed(output.error or "The engine gave up this request.")
-            if output.choice == 0 and output.cached_tokens:
-                self.cached_tokens += output.cached_tokens
+            self._cached[number] = max(self._cached[number], output.cached_tokens)
             delta, stopped = self._choices[index].take(output)
             if stopped:
                 stream.stop_choice(output.choice, self._choices[index].completion_tokens)
