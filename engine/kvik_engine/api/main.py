@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ from kvik_engine.ipc.framing import core_socket
 from kvik_engine.log import configure_logging
 from kvik_engine.text.tokenizer import load_text_model
 from kvik_engine.weights.provenance import PROVENANCE_FILE
+
+log = logging.getLogger(__name__)
 
 _FAREWELL_SECONDS = 2.0
 """How long failed streams may take to write their error event."""
@@ -130,6 +133,14 @@ class ApiProcess:
     async def _notice_warm(self) -> None:
         await self._client.wait_ready()
         self._status.warm()
+        log.info(
+            "ready",
+            extra={
+                "url": f"http://{self._config.host}:{self._config.port}/v1",
+                "model": self._config.model_name,
+                "metrics": f"http://{self._config.host}:{self._config.metrics_port}/metrics",
+            },
+        )
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -142,10 +153,9 @@ def _bind(host: str, port: int) -> socket.socket:
 def _fetched_at(config: EngineConfig) -> str | None:
     """When `kvik model pull` finished, if it fetched this model."""
     model = Path(config.model_path)
+    folder = model.parent if model.is_file() else model
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        finished = json.loads(((model.parent if model.is_file() else model) / PROVENANCE_FILE).read_text())[
-            "finished_at"
-        ]
+        finished = json.loads((folder / PROVENANCE_FILE).read_text())["finished_at"]
         return finished if isinstance(finished, str) else None
     return None
 
