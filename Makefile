@@ -29,11 +29,12 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
-fmt: setup ## Format the code and mend what ruff can mend
+fmt: setup ## Format the code, mend what ruff can mend, list the files
 	@.venv/bin/ruff check --quiet --fix-only .
 	@.venv/bin/ruff format .
+	@$(PYTHON) scripts/architecture.py
 
-lint: setup ## Format, rules, types, imports, locks, YAML, shell, charts
+lint: setup ## Format, rules, types, imports, locks, pages, YAML, shell, charts
 	@scripts/lint.sh
 
 bench: setup ## Measure the engine on this machine

@@ -9,12 +9,13 @@ step_rules() { ruff check --quiet .; }
 step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels; }
 step_imports() { lint-imports --no-cache --no-logo; }
 step_locks() { python scripts/check_locks.py; }
+step_pages() { python scripts/architecture.py --check; }
 step_yaml() { git ls-files -z '*.yaml' '*.yml' ':!charts/*/templates/*' | xargs -0 -r yamllint --strict; }
 step_shell() { git grep -lIzE '^#!.*\b(ba)?sh\b' | xargs -0 -r shellcheck --external-sources; }
 step_charts() { scripts/lint_charts.sh; }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(format rules types imports locks yaml shell charts)
+[ $# -gt 0 ] || steps=(format rules types imports locks pages yaml shell charts)
 # Here, where its progress is seen: the first time, it builds helm.
 [[ " ${steps[*]} " != *" charts "* ]] || python -m tests.cluster tools >/dev/null || exit
 failed=()
