@@ -115,7 +115,7 @@ def restarting(ended_state: Mapping[str, Any], restarts: int = 1) -> Object:
     }
 
 
-def make_deployment(replicas: int = 1, **status: Any) -> Object:
+def make_deployment(replicas: int = 1, /, **status: Any) -> Object:
     """A Deployment whose rollout is complete, but for the fields of `status`."""
     return {
         "apiVersion": "apps/v1",

@@ -33,7 +33,7 @@ def desired(observed: Observed, options: ReconcileOptions, work: Callable[[str],
         manifests=tuple(manifests),
         unwanted=tuple(kind for kind in observed.children if kind not in present),
         replicas=replicas,
-        deletion_costs=deletion_costs(observed.pods, deployed_replicas(observed) - replicas, work),
+        deletion_costs=deletion_costs(observed.pods, deployed_replicas(observed), replicas, work),
     )
 
 

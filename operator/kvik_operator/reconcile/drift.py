@@ -21,6 +21,8 @@ def _applied_hash(obj: Object) -> str | None:
 
 def _contains(stored: Any, wanted: Any) -> bool:
     """Every field of `wanted` is in `stored` with that value; what the API server filled in beside it is ignored."""
+    if stored is None and (wanted is None or wanted in ("", [], {})):
+        return True
     if isinstance(wanted, Mapping):
         return isinstance(stored, Mapping) and all(_contains(stored.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
@@ -30,8 +32,6 @@ def _contains(stored: Any, wanted: Any) -> bool:
             and len(stored) == len(wanted)
             and all(_contains(one, other) for one, other in zip(stored, wanted, strict=True))
         )
-    if wanted in ({}, [], "", None) and stored is None:
-        return True
     return bool(stored == wanted) or _same_quantity(stored, wanted)
 
 

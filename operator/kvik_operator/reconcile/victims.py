@@ -13,15 +13,19 @@ from kvik_operator.reconcile.types import Object
 VICTIM_COST: Final = "-100"
 
 
-def deletion_costs(pods: Sequence[Object], excess: int, work: Callable[[str], int | None]) -> Mapping[str, str | None]:
+def deletion_costs(
+    pods: Sequence[Object], deployed: int, wanted: int, work: Callable[[str], int | None]
+) -> Mapping[str, str | None]:
     """Pod name to its new pod-deletion-cost (None: remove it); only pods whose annotation must change.
 
-    `excess` is by how many pods the Deployment is about to shrink. `work` gives requests in flight by pod uid; a ready
-    pod that says nothing may be the busiest and is spared. Pods chosen at an earlier shrink lose the mark.
+    `deployed` are the Deployment's replicas now, `wanted` those it will have. `work` gives requests in flight by pod
+    uid; a ready pod that says nothing may be the busiest and is spared. Pods marked at an earlier shrink lose the mark.
     """
-    if excess <= 0:
+    live = live_pods(pods)
+    excess = min(deployed, len(live)) - wanted
+    if excess <= 0 or wanted == 0:
         return {}
-    ranked = sorted(live_pods(pods), key=lambda pod: _rank(pod, work))
+    ranked = sorted(live, key=lambda pod: _rank(pod, work))
     victims = {pod["metadata"]["name"] for pod in ranked[:excess]}
     changes: dict[str, str | None] = {}
     for pod in ranked:

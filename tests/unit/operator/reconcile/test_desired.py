@@ -1,0 +1,83 @@
+from typing import Any
+
+import pytest
+
+from kvik_operator.names import ChildKind
+from kvik_operator.reconcile.desired import desired, takes_away, wanted_replicas
+from kvik_operator.reconcile.observe import observe
+from kvik_operator.reconcile.types import Desired, EngineImages, NetworkPolicyOptions, Observed, ReconcileOptions
+from tests.support.fake_cluster import FakeCluster
+from tests.support.pools import KEY, NOW, make_deployment, make_pod, make_pool, spec_of
+
+OPTIONS = ReconcileOptions(images=EngineImages(gpu="kvik/engine:1", cpu="kvik/engine:1-cpu"))
+BOUNDS = {"minReplicas": 2, "maxReplicas": 5}
+
+
+def observed_of(deployed: int | None = None, pods: tuple[dict[str, Any], ...] = (), **groups: Any) -> Observed:
+    cluster = FakeCluster(make_pool(**groups))
+    if deployed is not None:
+        cluster.children[ChildKind.DEPLOYMENT] = make_deployment(deployed)
+    cluster.engine_pods = list(pods)
+    assert cluster.stored_pool is not None
+    return observe(KEY, cluster.stored_pool, cluster, NOW)
+
+
+def desired_of(observed: Observed, options: ReconcileOptions = OPTIONS, **in_flight: int) -> Desired:
+    return desired(observed, options, lambda uid: in_flight.get(uid.removeprefix("uid-")))
+
+
+def manifest(wanted: Desired, kind: ChildKind) -> Any:
+    return next(item for item in wanted.manifests if item["kind"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "scaling", "want"),
+    [
+        (3, None, 3),
+        (0, None, 0),
+        (1, BOUNDS, 2),
+        (3, BOUNDS, 3),
+        (9, BOUNDS, 5),
+        (0, BOUNDS, 0),  # stopped by hand: nobody scales
+    ],
+)
+def test_replicas_are_what_was_written_within_the_bounds(replicas: int, scaling: Any, want: int) -> None:
+    assert wanted_replicas(spec_of(replicas=replicas, scaling=scaling)) == want
+
+
+def test_the_deployment_comes_last_so_that_pods_find_what_they_need() -> None:
+    kinds = [item["kind"] for item in desired_of(observed_of()).manifests]
+    assert set(kinds) == set(ChildKind)
+    assert kinds[-1] == "Deployment"
+    assert kinds.index("ServiceAccount") < kinds.index("Deployment")
+
+
+@pytest.mark.parametrize(("device", "image"), [("GPU", "kvik/engine:1"), ("CPU", "kvik/engine:1-cpu")])
+def test_the_device_chooses_the_image(device: str, image: str) -> None:
+    deployed = manifest(desired_of(observed_of(resources={"device": device})), ChildKind.DEPLOYMENT)
+    assert deployed["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+def test_a_network_policy_that_was_switched_off_is_unwanted() -> None:
+    options = ReconcileOptions(images=OPTIONS.images, network_policy=NetworkPolicyOptions(enabled=False))
+    observed = observed_of()
+    assert ChildKind.NETWORK_POLICY not in {item["kind"] for item in desired_of(observed, options).manifests}
+    cluster = FakeCluster(make_pool())
+    cluster.children[ChildKind.NETWORK_POLICY] = {"metadata": {"name": "chat", "uid": "1"}}
+    assert cluster.stored_pool is not None
+    with_policy = observe(KEY, cluster.stored_pool, cluster, NOW)
+    assert desired_of(with_policy, options).unwanted == (ChildKind.NETWORK_POLICY,)
+    assert takes_away(with_policy, desired_of(with_policy, options))
+
+
+def test_a_shrinking_deployment_marks_the_idle_pod() -> None:
+    pods = (make_pod("a", ready=True), make_pod("b", ready=True))
+    wanted = desired_of(observed_of(2, pods, replicas=1), a=4, b=0)
+    assert wanted.replicas == 1
+    assert wanted.deletion_costs == {"b": "-100"}
+
+
+def test_only_less_is_taking_away() -> None:
+    for deployed, replicas, want in ((None, 1, False), (1, 1, False), (1, 2, False), (2, 1, True), (1, 0, True)):
+        observed = observed_of(deployed, replicas=replicas)
+        assert takes_away(observed, desired_of(observed)) is want

@@ -1,0 +1,178 @@
+"""What is wrong with a pod, from statuses as kubelet and scheduler write them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kvik_operator.names import Reason
+from kvik_operator.reconcile.pod_state import Phase, PodState, engine_reason, live_pods, pod_state
+from tests.support.pools import NOW, at, ended, make_pod, pod_condition, restarting, terminating
+
+STARTUP = timedelta(seconds=120)
+
+
+def state_of(pod: dict[str, Any]) -> PodState:
+    return pod_state(pod, NOW, STARTUP)
+
+
+def problem_of(pod: dict[str, Any]) -> tuple[Reason, str]:
+    problem = state_of(pod).problem
+    assert problem is not None
+    return problem.reason, problem.message
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    pod = make_pod(scheduled=False)
+    pod["status"]["conditions"] = [pod_condition("PodScheduled", False, -9, reason="Unschedulable", message=message)]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "want"),
+    [
+        (make_pod(scheduled=False), Phase.SCHEDULING),
+        (make_pod(sandbox=False), Phase.PREPARING),
+        (make_pod(engine={"state": {"waiting": {"reason": "ContainerCreating"}}}), Phase.PREPARING),
+        (make_pod(model={"state": {"running": {"startedAt": at(-5)}}}), Phase.FETCHING),
+        (make_pod(), Phase.LOADING),
+        (make_pod(ready=True), Phase.READY),
+    ],
+)
+def test_a_pod_on_its_way_has_a_phase_and_no_problem(pod: dict[str, Any], want: Phase) -> None:
+    state = state_of(pod)
+    assert (state.phase, state.problem) == (want, None)
+
+
+def test_a_pod_without_any_status_is_being_scheduled() -> None:
+    pod = make_pod()
+    del pod["status"]
+    assert state_of(pod).phase is Phase.SCHEDULING
+
+
+def test_an_unschedulable_pod_tells_what_the_scheduler_said() -> None:
+    reason, message = problem_of(unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+    assert reason is Reason.UNSCHEDULABLE
+    assert message == "Pod chat-1: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize("why", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
+def test_an_image_that_cannot_be_pulled_is_named(why: str) -> None:
+    waiting = {"state": {"waiting": {"reason": why, "message": "manifest unknown"}}}
+    reason, message = problem_of(make_pod(engine=waiting))
+    assert reason is Reason.IMAGE_PULL_FAILED
+    assert message == "Pod chat-1: image kvik/engine:0.1.0: manifest unknown"
+
+
+def test_an_image_of_the_fetching_container_counts_too() -> None:
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull"}}}
+    assert problem_of(make_pod(model=waiting))[0] is Reason.IMAGE_PULL_FAILED
+
+
+def test_a_container_that_cannot_be_created_says_why() -> None:
+    waiting = {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "x" not found'}}}
+    reason, message = problem_of(make_pod(engine=waiting))
+    assert reason is Reason.CONTAINER_NOT_CREATED
+    assert 'secret "x" not found' in message
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("AcceleratorNotVisible: no CUDA device", Reason.ACCELERATOR_NOT_VISIBLE),
+        ("InsufficientMemory: needs 3 GiB", Reason.INSUFFICIENT_MEMORY),
+        ("ModelNotFound: /models/x does not exist", Reason.MODEL_NOT_FOUND),
+        ("DigestMismatch: want sha256:1, got sha256:2", Reason.DIGEST_MISMATCH),
+        ("CoreFailed: died three times", Reason.CORE_FAILED),
+    ],
+)
+def test_the_engines_own_reason_wins_over_crash_looping(line: str, want: Reason) -> None:
+    reason, message = problem_of(make_pod(engine=restarting(ended(78, line))))
+    assert reason is want
+    assert message == f"Pod chat-1: {line.split(': ', 1)[1]}"
+
+
+def test_the_fetching_containers_reason_is_found_too() -> None:
+    failed = restarting(ended(78, "DownloadDenied: 401 from the hub for org/name"))
+    assert problem_of(make_pod(model=failed))[0] is Reason.DOWNLOAD_DENIED
+
+
+def test_a_crash_shows_its_exit_code_and_last_words() -> None:
+    log = "Traceback (most recent call last):\n  File x\nRuntimeError: boom\n"
+    reason, message = problem_of(make_pod(engine=restarting(ended(1, log), restarts=4)))
+    assert reason is Reason.CRASH_LOOPING
+    assert message == "Pod chat-1, container engine: exit code 1, restarted 4 times: RuntimeError: boom"
+
+
+def test_a_pod_killed_for_memory_says_so() -> None:
+    reason, message = problem_of(make_pod(engine=restarting(ended(137, reason="OOMKilled"))))
+    assert reason is Reason.OUT_OF_MEMORY
+    assert "memory limit" in message
+
+
+def test_a_pod_killed_by_its_startup_probe_says_so() -> None:
+    reason, message = problem_of(make_pod(engine=restarting(ended(137, ran=121))))
+    assert reason is Reason.STARTUP_TIMED_OUT
+    assert "startup.timeout" in message
+
+
+def test_a_restarted_engine_keeps_its_problem_while_it_loads_again() -> None:
+    """Else the condition would flap with every restart."""
+    running_again = {
+        "lastState": {"terminated": ended(1, "ModelInvalid: truncated")},
+        "restartCount": 2,
+        "started": False,
+    }
+    assert problem_of(make_pod(engine=running_again))[0] is Reason.MODEL_INVALID
+
+
+def test_a_restarted_engine_that_is_ready_again_has_no_problem() -> None:
+    again = {"lastState": {"terminated": ended(137, reason="OOMKilled")}, "restartCount": 1}
+    assert state_of(make_pod(ready=True, engine=again)).problem is None
+
+
+def test_a_finished_fetch_is_no_problem() -> None:
+    done = {"state": {"terminated": ended(0, reason="Completed")}}
+    assert state_of(make_pod(model=done)).problem is None
+
+
+def test_an_engine_that_was_ready_and_is_not_any_more_is_a_problem() -> None:
+    reason, _ = problem_of(make_pod(engine={"started": True}))
+    assert reason is Reason.PODS_NOT_READY
+
+
+@pytest.mark.parametrize(("seconds", "stuck"), [(-10, False), (-25, True)])
+def test_a_pod_without_volumes_for_long_is_stuck(seconds: int, stuck: bool) -> None:
+    pod = make_pod(sandbox=False)
+    pod["status"]["conditions"] = [
+        pod_condition("PodScheduled", True, seconds),
+        pod_condition("PodReadyToStartContainers", False, seconds),
+    ]
+    problem = state_of(pod).problem
+    assert (problem is not None) is stuck
+    if problem is not None:
+        assert problem.reason is Reason.MOUNT_FAILED
+        assert "kubectl describe pod chat-1" in problem.message
+
+
+def test_terminating_and_ended_pods_do_not_count() -> None:
+    evicted = make_pod("evicted")
+    evicted["status"]["phase"] = "Failed"
+    assert [pod["metadata"]["name"] for pod in live_pods([make_pod(), terminating(make_pod("old")), evicted])] == [
+        "chat-1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "want"),
+    [
+        ("ModelNotFound: gone", (Reason.MODEL_NOT_FOUND, "gone")),
+        ("some log\n2026-05-01 ERROR ModelNotFound: gone\n\n", (Reason.MODEL_NOT_FOUND, "gone")),
+        ("ModelNotFound: first\nDigestMismatch: last", (Reason.DIGEST_MISMATCH, "last")),
+        ("RuntimeError: boom", None),
+        ("PodsReady: a good reason is none of an engine's", None),
+        ("", None),
+    ],
+)
+def test_a_reason_line_is_found_anywhere_in_a_log_tail(message: str, want: tuple[Reason, str] | None) -> None:
+    assert engine_reason(message) == want
