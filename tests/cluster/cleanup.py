@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster import iptables, node
 from tests.cluster.paths import ClusterFolder
-from tests.cluster.processes import end_recorded, every_process, read_record
+from tests.cluster.processes import alive, end_recorded, every_process, read_record
 
 # Consumers before what they consume.
 STOP_ORDER = (
@@ -44,19 +44,24 @@ def stop_daemons(folder: ClusterFolder) -> None:
 
 
 def kill_containers(folder: ClusterFolder) -> None:
-    """Ends every container and its shim. A shim outlives containerd, so it is found by the cluster's own socket."""
-    processes = list(every_process())
-    shims = [
-        pid
-        for pid, command in processes
-        if command and Path(command[0]).name.startswith("containerd-shim") and str(folder.containerd_socket) in command
-    ]
-    doomed = shims + descendants(shims, {pid: parent for pid, _ in processes if (parent := _parent(pid)) is not None})
+    """Ends every container and its shim. A shim outlives containerd."""
+    shims = _shims(folder)
+    parents = {pid: parent for pid, _ in every_process() if (parent := _parent(pid)) is not None}
+    doomed = shims + descendants(shims, parents)
     for pid in doomed:
         _kill(pid)
     deadline = time.monotonic() + 10
     while any(_parent(pid) is not None for pid in doomed) and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def _shims(folder: ClusterFolder) -> list[int]:
+    """Found by the socket of the containerd that they report to, which only the cluster's has."""
+    return [
+        pid
+        for pid, command in every_process()
+        if command and Path(command[0]).name.startswith("containerd-shim") and str(folder.containerd_socket) in command
+    ]
 
 
 def descendants(roots: Iterable[int], parents: dict[int, int]) -> list[int]:
@@ -98,8 +103,12 @@ def mounts_below(root: Path, mounts: str) -> list[str]:
 
 
 def remove_interfaces() -> None:
-    for interface in (node.POD_BRIDGE, node.INTERFACE):
+    for interface in _interfaces():
         subprocess.run(["ip", "link", "delete", interface], capture_output=True, check=False)
+
+
+def _interfaces() -> list[str]:
+    return [name for name in (node.POD_BRIDGE, node.INTERFACE) if Path("/sys/class/net", name).exists()]
 
 
 def remove_cgroups() -> None:
@@ -122,7 +131,11 @@ def remove_cni_results(results: Path = Path("/var/lib/cni/results")) -> None:
 
 
 def remove_traces(folder: ClusterFolder) -> None:
-    """All of it, for a cluster whose daemons have ended."""
+    """All of it, for a cluster whose daemons have ended.
+
+    Raises:
+        RuntimeError: something is still there; says what.
+    """
     kill_containers(folder)
     unmount(folder)
     remove_interfaces()
@@ -130,5 +143,18 @@ def remove_traces(folder: ClusterFolder) -> None:
     remove_cgroups()
     remove_cni_results()
     shutil.rmtree(folder.root, ignore_errors=True)
-    if folder.root.exists():
-        raise RuntimeError(f"{folder.root} could not be removed: something in it is still mounted or in use")
+    if left := traces(folder):
+        raise RuntimeError(f"could not be removed: {'; '.join(left)}")
+
+
+def traces(folder: ClusterFolder) -> list[str]:
+    """What the cluster has on this machine now, in words. Of its daemons only those with a record are seen."""
+    recorded = {name: read_record(folder.pids / name) for name in STOP_ORDER}
+    return [
+        *(f"process {who.pid} ({name})" for name, who in recorded.items() if who is not None and alive(who)),
+        *(f"process {pid} (a container's shim)" for pid in _shims(folder)),
+        *(f"mount {target}" for target in mounts_below(folder.root, Path("/proc/self/mounts").read_text())),
+        *(f"interface {name}" for name in _interfaces()),
+        *(f"chains in {command}" for command in iptables.with_traces(node.CNI_NETWORK)),
+        *([f"files in {folder.root}"] if folder.root.exists() else []),
+    ]

@@ -130,6 +130,8 @@ class ControlPlane:
             f"--proxy-client-cert-file={self.pki / 'front-proxy.crt'}",
             f"--proxy-client-key-file={self.pki / 'front-proxy.key'}",
         ]
+        # A loopback address is refused as an endpoint of the Service `kubernetes`, and only pods would use that.
+        endpoints = ["--endpoint-reconciler-type=none"] if self.address.startswith("127.") else []
         return self.daemon(
             "kube-apiserver",
             f"--etcd-servers=http://{self.address}:{self.ports.etcd}",
@@ -143,6 +145,7 @@ class ControlPlane:
             *identity,
             *kubelet,
             *aggregation,
+            *endpoints,
         )
 
     def controller_manager(self) -> Daemon:

@@ -7,6 +7,7 @@ network's name in a comment. Everything else, and its counters, stays as it is.
 import re
 import subprocess
 
+COMMANDS = ("iptables", "ip6tables")
 _KUBE_CHAIN = re.compile(
     r"KUBE-(SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|MARK-DROP|FORWARD|FIREWALL|PROXY-FIREWALL"
     r"|PROXY-CANARY|KUBELET-CANARY|IPTABLES-HINT|LOAD-BALANCER|IPVS-FILTER|IPVS-OUT-FILTER|(SVC|SVL|SEP|EXT|FW|XLB)-[A-Z0-9]{16})"
@@ -71,10 +72,13 @@ def _target_of(line: str) -> str | None:
 
 
 def remove(network: str) -> None:
-    """Takes the cluster's chains out of the IPv4 and IPv6 tables of this machine."""
-    for command in ("iptables", "ip6tables"):
-        saved = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False)
-        script = removal_script(saved.stdout, network) if saved.returncode == 0 else ""
+    """Takes the cluster's chains out of the IPv4 and IPv6 tables of this machine.
+
+    Raises:
+        RuntimeError: iptables refused.
+    """
+    for command in COMMANDS:
+        script = _script_for(command, network)
         if script:
             restored = subprocess.run(
                 [f"{command}-restore", "--noflush", "--wait", "5"],
@@ -85,3 +89,13 @@ def remove(network: str) -> None:
             )
             if restored.returncode != 0:
                 raise RuntimeError(f"{command}-restore: {restored.stderr.strip()}")
+
+
+def with_traces(network: str) -> list[str]:
+    """Those of COMMANDS whose tables have chains of the cluster."""
+    return [command for command in COMMANDS if _script_for(command, network)]
+
+
+def _script_for(command: str, network: str) -> str:
+    saved = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False)
+    return removal_script(saved.stdout, network) if saved.returncode == 0 else ""

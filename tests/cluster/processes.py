@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +35,19 @@ class Identity:
 
 
 def identify(pid: int, proc: Path = Path("/proc")) -> Identity | None:
-    """Who has this pid now; None when nobody has, or only a zombie."""
+    """Who has this pid now; None when nobody has, or only a zombie.
+
+    A zombie whose other threads are still ending is not gone: it holds its listening ports until they have.
+    """
     try:
         stat = (proc / str(pid) / "stat").read_text()
+        threads = len(list((proc / str(pid) / "task").iterdir()))
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat[stat.rindex(")") + 2 :].split()  # the name before it may hold blanks and brackets
     state, started = fields[0], int(fields[19])
-    return None if state == "Z" else Identity(boot, pid, started)
+    return None if state == "Z" and threads <= 1 else Identity(boot, pid, started)
 
 
 def alive(process: Identity, proc: Path = Path("/proc")) -> bool:
@@ -54,8 +59,9 @@ def end(process: Identity, patience: float = 10.0) -> None:
     for sig, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
         if not alive(process):
             return
-        os.kill(process.pid, sig)
-        os.kill(process.pid, signal.SIGCONT)  # a stopped process would keep the signal for later
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, sig)
+            os.kill(process.pid, signal.SIGCONT)  # a stopped process would keep the signal for later
         deadline = time.monotonic() + seconds
         while alive(process) and time.monotonic() < deadline:
             _reap(process.pid)
@@ -121,7 +127,7 @@ class Daemon:
         """Ends it as a crash would: without a chance to tidy up."""
         if (running := self.identity()) is not None:
             os.kill(running.pid, signal.SIGKILL)
-        self.stop()
+        self.stop(patience=0.0)
 
     def pause(self) -> None:
         """Freezes it: connections stay open and nothing answers."""

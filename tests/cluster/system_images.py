@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from images.catalog import Image
-
 from tests.cluster import node
 from tests.cluster.paths import Programs
 

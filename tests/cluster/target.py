@@ -11,7 +11,6 @@ from typing import Protocol
 
 from images import builder
 from images.catalog import LOCAL_PREFIX
-
 from tests.cluster import build
 from tests.cluster.down import down as down_local
 from tests.cluster.golang import go

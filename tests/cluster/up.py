@@ -7,7 +7,6 @@ import time
 
 from images import builder, debian
 from images.build import build as build_image
-
 from tests.cluster import build, cleanup, dns, kubeconfig, node
 from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, free_ports
 from tests.cluster.load_image import Loader

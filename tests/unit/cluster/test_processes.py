@@ -53,13 +53,23 @@ def test_a_record_survives_being_written_and_read(tmp_path: Path):
     assert read_record(record) == Identity("boot", 12, 345)
 
 
+def fake_proc(folder: Path, pid: int, state: str, threads: int) -> Path:
+    (folder / "sys/kernel/random").mkdir(parents=True)
+    (folder / "sys/kernel/random/boot_id").write_text("boot\n")
+    for thread in range(threads):
+        (folder / f"{pid}/task/{pid + thread}").mkdir(parents=True)
+    fields = [state, *["0"] * 18, "4711", *["0"] * 30]
+    (folder / f"{pid}/stat").write_text(f"{pid} (odd) name (x) {' '.join(fields)}\n")
+    return folder
+
+
 def test_a_process_name_with_brackets_and_blanks_is_read(tmp_path: Path):
-    (tmp_path / "7").mkdir()
-    (tmp_path / "sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "sys/kernel/random/boot_id").write_text("boot\n")
-    fields = ["S", *["0"] * 18, "4711", *["0"] * 30]
-    (tmp_path / "7/stat").write_text(f"7 (odd) name (x) {' '.join(fields)}\n")
-    assert identify(7, proc=tmp_path) == Identity("boot", 7, 4711)
+    assert identify(7, proc=fake_proc(tmp_path, 7, "S", threads=1)) == Identity("boot", 7, 4711)
+
+
+def test_a_zombie_is_gone_only_once_its_threads_are(tmp_path: Path):
+    assert identify(7, proc=fake_proc(tmp_path / "done", 7, "Z", threads=1)) is None
+    assert identify(7, proc=fake_proc(tmp_path / "ending", 7, "Z", threads=3)) is not None
 
 
 def test_a_daemon_is_found_again_by_its_record_and_ended(sleeper: Daemon):

@@ -1,0 +1,43 @@
+"""The control plane that the other fault tests stand on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.processes import every_process
+from tests.support.control_plane import control_plane
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLED_INSIDE = """
+import os, signal, sys
+from pathlib import Path
+from tests.support.control_plane import control_plane
+with control_plane(Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def processes_in(folder: Path) -> list[int]:
+    return [pid for pid, command in every_process() if any(str(folder) in word for word in command)]
+
+
+def test_objects_survive_a_killed_api_server_and_nothing_survives_the_end(tmp_path: Path):
+    with control_plane(tmp_path) as plane:
+        plane.run_kubectl("create", "configmap", "kept", "--from-literal=a=b")
+        plane["kube-apiserver"].kill()
+        plane["kube-apiserver"].start()
+        plane.wait_ready()
+        assert plane.run_kubectl("get", "configmap", "kept", "--output=jsonpath={.data.a}") == "b"
+        plane["etcd"].pause()  # a frozen program must not hold up the end
+    assert processes_in(tmp_path) == []
+
+
+def test_a_killed_test_run_leaves_no_control_plane(tmp_path: Path):
+    run = subprocess.run([sys.executable, "-c", KILLED_INSIDE, str(tmp_path)], cwd=ROOT, check=False, timeout=90)
+    assert run.returncode == -signal.SIGKILL
+    left = processes_in(tmp_path)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
