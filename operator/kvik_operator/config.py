@@ -151,13 +151,16 @@ def _network_policy(text: str) -> NetworkPolicyOptions:
         raise ConfigError(f"{name}: enabled must be a boolean and operatorPeer an object")
     return NetworkPolicyOptions(
         enabled=enabled,
-        api_from=_peers(given.get("apiFrom") or [], f"{name}: apiFrom"),
-        metrics_from=_peers(given.get("metricsFrom") or [], f"{name}: metricsFrom"),
+        api_from=_peers(given.get("apiFrom"), f"{name}: apiFrom"),
+        metrics_from=_peers(given.get("metricsFrom"), f"{name}: metricsFrom"),
         operator_peer=peer,
     )
 
 
 def _peers(peers: object, name: str) -> tuple[Mapping[str, Any], ...]:
+    """Null, as an empty chart value is printed, is none."""
+    if peers is None:
+        return ()
     if not isinstance(peers, list) or not all(isinstance(peer, dict) for peer in peers):
         raise ConfigError(f"{name} must be a list of objects")
     return tuple(peers)

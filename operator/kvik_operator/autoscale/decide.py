@@ -3,8 +3,10 @@
     desired = ceil(sum of the pods' loads / target)
 
 Up at once, at most doubling per 15 s. Down only to what was enough at every moment of the stabilisation window, so the
-load projected on the pods that stay was under the target all the time. Missing data never makes a decision: with none
-at all the pool holds. Pods that are still starting count as capacity, since `current` includes them.
+load projected on the pods that stay was under the target all the time, with a little to spare: the same load measured
+on fewer pods is never quite the same number, and without a margin a pool at the edge would flap once a window
+(dynamo PR #9294). Missing data never makes a decision: with none at all the pool holds. Pods that are still starting
+count as capacity, since `current` includes them.
 """
 
 import math
@@ -12,6 +14,8 @@ import math
 from kvik_operator.autoscale.types import Decision, PoolLoad, ScalePolicy, Term
 from kvik_operator.autoscale.windows import PoolMemory
 
+DOWN_MARGIN = 0.05
+"""A fraction of the target that must stay free on the pods that remain."""
 _ROUNDING = 1e-9
 """Three pods at 75 % of 75 % are three pods, whatever the binary fractions say."""
 
@@ -22,7 +26,7 @@ def decide(load: PoolLoad, current: int, policy: ScalePolicy, memory: PoolMemory
     if load.fresh == 0:
         return _without_data(load, current, bounded, policy, memory, now)
     memory.growth.note(now, current)
-    memory.window.add(now, needed(load.down, policy), policy.stabilization)
+    memory.window.add(now, needed(load.down / (1 - DOWN_MARGIN), policy), policy.stabilization)
     if needed(load.up, policy) > bounded:
         return _up(load, current, bounded, policy, memory, now)
     return _down_or_hold(load, current, bounded, policy, memory, now)
@@ -54,7 +58,7 @@ def _down_or_hold(
     wanted, enough = needed(load.down, policy), memory.window.highest(now, policy.stabilization)
     desired = bounded if enough is None else min(bounded, max(enough, policy.min_replicas))
     by_bounds = bounded != current if desired == bounded else enough is not None and enough < desired
-    limit = f"minReplicas {policy.min_replicas}" if desired == policy.min_replicas else "the window is not over"
+    limit = f"minReplicas {policy.min_replicas}" if desired == policy.min_replicas else _kept_by(enough, policy)
     heard = f"{_percent((load.down - load.silent * policy.target) / load.fresh)} of full x {_pods(load.fresh)}"
     if load.silent:
         heard += f" + {load.silent} silent at {_percent(policy.target)}"
@@ -77,6 +81,10 @@ def _without_data(
         limits = f"between {policy.min_replicas} and {policy.max_replicas}: {current} -> {bounded}"
         return Decision(current, bounded, Term.BOUNDS, 0.0, limits, whole)
     return Decision(current, None, Term.KV, 0.0, f"no load data: {silent}; holds at {current}", whole)
+
+
+def _kept_by(enough: int | None, policy: ScalePolicy) -> str:
+    return "the first window is not over" if enough is None else f"needed within the last {policy.stabilization:.0f} s"
 
 
 def _formula(heard: str, policy: ScalePolicy, wanted: int, desired: int, limit: str) -> str:

@@ -1,0 +1,54 @@
+from kvik_operator.autoscale.contest import FOREIGN_CHANGES, WITHIN_SECONDS, Contest
+
+
+def test_our_own_changes_contest_nothing() -> None:
+    contest = Contest()
+    contest.observe(1, 0.0)
+    for now, replicas in ((10.0, 2), (20.0, 4), (30.0, 8), (40.0, 4)):
+        contest.wrote(replicas, now)
+        contest.observe(replicas, now + 1)
+    assert not contest.contested()
+
+
+def test_three_foreign_changes_within_ten_minutes_do() -> None:
+    """LLMKube #484: 41 flaps in 14 minutes."""
+    contest = Contest()
+    contest.observe(1, 0.0)
+    for n in range(FOREIGN_CHANGES):
+        assert not contest.contested()
+        contest.observe(5 + n, 10.0 * n + 1)
+    assert contest.contested()
+
+
+def test_somebody_who_puts_our_numbers_back_is_noticed() -> None:
+    contest = Contest()
+    contest.observe(1, 0.0)
+    for n in range(FOREIGN_CHANGES):
+        contest.wrote(4, 20.0 * n + 5)
+        contest.observe(4, 20.0 * n + 6)
+        contest.observe(1, 20.0 * n + 10)
+    assert contest.contested()
+
+
+def test_a_person_who_scales_once_in_a_while_does_not_contest() -> None:
+    contest = Contest()
+    for n in range(20):
+        contest.observe(n, n * (WITHIN_SECONDS / 2 + 1))
+        assert not contest.contested()
+
+
+def test_it_is_over_ten_minutes_after_the_last_foreign_change() -> None:
+    contest = Contest()
+    for n in range(FOREIGN_CHANGES + 1):
+        contest.observe(n, float(n))
+    assert contest.contested()
+    contest.observe(FOREIGN_CHANGES, WITHIN_SECONDS + FOREIGN_CHANGES + 1)
+    assert not contest.contested()
+
+
+def test_a_value_that_the_watch_has_not_brought_yet_is_awaited_for_a_while() -> None:
+    contest = Contest()
+    contest.wrote(3, 100.0)
+    assert contest.awaits(3, 110.0, patience=15.0)
+    assert not contest.awaits(4, 110.0, patience=15.0)
+    assert not contest.awaits(3, 116.0, patience=15.0)

@@ -1,0 +1,245 @@
+"""The scale loop against fakes: who writes, on what, and what it says about it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kvik_operator.autoscale.board import Board
+from kvik_operator.autoscale.loop import ScaleLoop
+from kvik_operator.autoscale.scrape import Target
+from kvik_operator.autoscale.types import EngineState, LoadReading
+from kvik_operator.errors import ClusterError, Refused
+from kvik_operator.names import PoolKey, Reason
+from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
+
+KEY = PoolKey("demo", "chat")
+IDLE = LoadReading(0.0, EngineState.READY, 1, 0, 1000, 0, 0, 0, 0, 1000.0, None, "2026-01-01T00:00:00Z")
+
+
+def pool_object(replicas: int = 1, uid: str = "pool-1", **scaling: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"model": {"source": "file:///models/x"}, "replicas": replicas}
+    if scaling:
+        spec["scaling"] = scaling
+    metadata = {"namespace": "demo", "name": "chat", "uid": uid, "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": spec, "status": {}}
+
+
+class World:
+    """Store, engines, API server and meter in one. As many pods as the pool asks for are always there and warm."""
+
+    def __init__(self, **scaling: Any) -> None:
+        self.now = 0.0
+        self.leader = True
+        self.object: dict[str, Any] = pool_object(**scaling)
+        self.server: dict[str, Any] | None = None
+        """What a fresh read gives in place of `object`."""
+        self.readings: dict[str, LoadReading] = {}
+        self.error: ClusterError | None = None
+        self.written: list[int] = []
+        self.events: list[PlannedEvent] = []
+        self.enqueued: list[PoolKey] = []
+        self.asked_info: list[str] = []
+        self.board = Board(lambda: self.now)
+        self.loop = ScaleLoop(
+            store=self,
+            board=self.board,
+            scraper=self,
+            writer=self,
+            meter=self,
+            may_write=lambda: self.leader,
+            enqueue=self._enqueue,
+            clock=lambda: self.now,
+            utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        )
+
+    def pool_keys(self) -> set[PoolKey]:
+        return {KEY}
+
+    def pool(self, key: PoolKey) -> Mapping[str, Any] | None:
+        return self.object
+
+    def pods(self, key: PoolKey) -> Sequence[Mapping[str, Any]]:
+        numbers = range(self.object["spec"]["replicas"])
+        return [{"metadata": {"uid": f"p{n}"}, "status": {"podIP": f"10.0.0.{n}"}} for n in numbers]
+
+    async def loads(self, targets: Sequence[Target]) -> dict[str, LoadReading]:
+        return {t.uid: replace(self.readings[t.uid], at=self.now) for t in targets if t.uid in self.readings}
+
+    async def info(self, target: Target) -> EngineInfo | None:
+        self.asked_info.append(target.uid)
+        return EngineInfo("0.1.0", "m")
+
+    async def scale_pool(self, key: PoolKey, replicas: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.written.append(replicas)
+        self.set_replicas(replicas)
+
+    async def read_pool(self, key: PoolKey) -> Mapping[str, Any] | None:
+        return self.server or self.object
+
+    def emit(self, event: PlannedEvent) -> None:
+        self.events.append(event)
+
+    def decided(self, key: PoolKey, load: float, desired: int | None) -> None: ...
+
+    def scaled(self, key: PoolKey, direction: str) -> None: ...
+
+    def keep_pools(self, keys: Iterable[PoolKey]) -> None: ...
+
+    def _enqueue(self, keys: Iterable[PoolKey]) -> None:
+        self.enqueued.extend(keys)
+
+    def set_replicas(self, replicas: int) -> None:
+        self.object = {**self.object, "spec": {**self.object["spec"], "replicas": replicas}}
+
+    def load(self, waiting: int) -> None:
+        """The same queue on every pod there can be."""
+        self.readings = {f"p{n}": replace(IDLE, waiting=waiting) for n in range(8)}
+
+    async def rounds(self, count: int) -> None:
+        for _ in range(count):
+            await self.loop.round()
+            self.now += 5.0
+
+    @property
+    def report(self) -> ScalingReport:
+        report = self.board.scaling(KEY)
+        assert report is not None
+        return report
+
+
+async def test_load_scales_the_pool_up_and_the_event_says_why() -> None:
+    world = World(maxReplicas=4)
+    world.load(waiting=10)
+    await world.rounds(2)
+    assert world.written == [2]
+    (event,) = world.events
+    assert (event.type, event.reason, event.pool_uid) == ("Normal", "ScaledUp", "pool-1")
+    want = "200 % of full x 1 pod / 75 % -> 3, at most doubling in 15 s: 2"
+    assert event.message == f"from 1 to 2 replicas on queue: {want}"
+    (step,) = world.report.history
+    assert (step.from_replicas, step.to_replicas, step.winner, step.load_percent) == (1, 2, "queue", 200)
+    assert step.formula == want
+
+
+async def test_idleness_scales_down_after_the_window() -> None:
+    world = World(replicas=3, maxReplicas=4, scaleDownStabilization="30s")
+    world.load(waiting=0)
+    await world.rounds(6)
+    assert world.written == []
+    await world.rounds(1)
+    assert world.written == [1]
+    assert world.report.reason is Reason.SCALING_ON_LOAD
+
+
+async def test_only_the_leader_writes_but_every_replica_decides() -> None:
+    world = World(maxReplicas=4)
+    world.leader = False
+    world.load(waiting=10)
+    await world.rounds(5)
+    assert (world.written, world.events) == ([], [])
+    assert world.report.desired == 2
+
+
+async def test_nothing_is_scaled_down_on_old_knowledge() -> None:
+    world = World(replicas=3, maxReplicas=4, scaleDownStabilization="30s")
+    world.load(waiting=0)
+    world.server = pool_object(4, maxReplicas=4)
+    await world.rounds(10)
+    assert world.written == []
+
+
+async def test_a_number_that_is_on_its_way_is_not_written_again() -> None:
+    world = World(maxReplicas=4)
+    world.load(waiting=10)
+    await world.rounds(2)
+    world.set_replicas(1)  # the watch lags behind
+    world.now -= 5.0
+    await world.rounds(2)
+    assert world.written == [2]
+
+
+async def test_a_stopped_pool_is_scaled_by_nobody() -> None:
+    world = World(replicas=0, maxReplicas=4)
+    world.load(waiting=10)
+    await world.rounds(5)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.STOPPED)
+
+
+async def test_a_pool_without_scaling_gets_no_report() -> None:
+    world = World(replicas=2)
+    await world.rounds(2)
+    assert world.board.scaling(KEY) is None
+
+
+async def test_no_data_holds_and_says_so() -> None:
+    world = World(replicas=3, maxReplicas=4, scaleDownStabilization="30s")
+    world.load(waiting=0)
+    await world.rounds(3)
+    world.readings = {}
+    await world.rounds(20)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.NO_LOAD_DATA)
+    assert "3 of its pods do not answer" in world.report.message
+
+
+async def test_two_writers_do_not_fight() -> None:
+    """LLMKube #484."""
+    world = World(maxReplicas=4)
+    world.load(waiting=10)
+    for _ in range(4):
+        await world.rounds(4)
+        world.set_replicas(1)
+    await world.rounds(1)
+    written = len(world.written)
+    assert (world.report.active, world.report.reason) == (False, Reason.CONTESTED)
+    await world.rounds(20)
+    assert len(world.written) == written
+
+
+async def test_a_refusal_is_reported_and_tried_again() -> None:
+    world = World(maxReplicas=4)
+    world.error = Refused("scale", 403, "Forbidden", 'User "u" cannot patch resource "inferencepools/scale"')
+    world.load(waiting=10)
+    await world.rounds(3)
+    assert (world.report.active, world.report.reason) == (False, Reason.ACCESS_DENIED)
+    world.error = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_a_pool_of_the_same_name_starts_anew() -> None:
+    world = World(replicas=3, maxReplicas=4, scaleDownStabilization="30s")
+    world.load(waiting=0)
+    await world.rounds(5)
+    world.object = pool_object(3, uid="pool-2", maxReplicas=4, scaleDownStabilization="30s")
+    await world.rounds(6)
+    assert world.written == []
+
+
+async def test_the_history_in_status_outlives_the_operator() -> None:
+    """keda #3927: what was known before a restart is known after it."""
+    world = World(replicas=2, maxReplicas=4)
+    step = {"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "ScaledUp", "winner": "kv"}
+    world.object["status"] = {"scaling": {"history": [step | {"loadPercent": 90, "formula": "f"}, {"broken": True}]}}
+    world.load(waiting=0)
+    await world.rounds(1)
+    assert [(step.from_replicas, step.to_replicas) for step in world.report.history] == [(1, 2)]
+
+
+async def test_info_is_asked_once_and_its_pool_looked_at() -> None:
+    world = World(replicas=2, maxReplicas=4)
+    world.load(waiting=0)
+    await world.rounds(3)
+    assert sorted(world.asked_info) == ["p0", "p1"]
+    assert KEY in world.enqueued
+
+
+async def test_an_unreadable_pool_is_left_to_reconcile() -> None:
+    world = World(maxReplicas=4)
+    world.object["spec"]["scaling"]["scaleDownStabilization"] = "soon"
+    await world.rounds(1)
+    assert world.board.scaling(KEY) is None

@@ -1,0 +1,89 @@
+"""What an engine says is read as docs/contract.md has it, or not at all."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvik_operator.autoscale.parse import MAX_BYTES, UnreadableAnswerError, parse_info, parse_load
+from kvik_operator.autoscale.types import EngineState
+
+LOAD: dict[str, Any] = {
+    "schema": 1,
+    "state": "ready",
+    "step": 81234,
+    "kv_blocks_used": 512,
+    "kv_blocks_total": 4096,
+    "running": 7,
+    "waiting": 2,
+    "refused_total": 0,
+    "waiting_prompt_tokens": 1800,
+    "prefill_tokens_per_second": 950.5,
+    "ttft_p90_seconds": None,
+    "warm_since": "2026-05-01T12:00:00Z",
+}
+INFO: dict[str, Any] = {
+    "schema": 1,
+    "version": "0.1.0",
+    "model": {"name": "smollm2", "revision": None, "digest": "sha256:00", "parameters": 134515008, "context": 8192},
+    "dtype": "bf16",
+    "kv": {"bytes_per_token": 23040, "block_tokens": 16, "blocks_total": 728, "max_tokens": 11648},
+    "startup": {"model_fetched": None, "weights_loaded": "2026-05-01T11:59:52Z", "compiled": None, "warm": "nonsense"},
+    "effective": {"max_requests": 32},
+}
+
+
+def body(answer: object) -> bytes:
+    return json.dumps(answer).encode()
+
+
+def test_a_reading_has_all_figures_and_the_time_it_was_taken() -> None:
+    reading = parse_load(body(LOAD), 5.0)
+    assert (reading.at, reading.state, reading.waiting, reading.kv_blocks_total) == (5.0, EngineState.READY, 2, 4096)
+    assert reading.ttft_p90_seconds is None
+    assert reading.warm
+
+
+def test_keys_of_a_newer_engine_are_ignored() -> None:
+    assert parse_load(body(LOAD | {"gpu_temperature": 80}), 0.0).running == 7
+
+
+@pytest.mark.parametrize("name", ["state", "step", "kv_blocks_used", "waiting", "refused_total"])
+def test_a_missing_figure_is_not_zero(name: str) -> None:
+    with pytest.raises(UnreadableAnswerError, match=name):
+        parse_load(body({key: value for key, value in LOAD.items() if key != name}), 0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "3", True, [1]])
+def test_nan_and_nonsense_never_become_a_reading(value: object) -> None:
+    """dynamo #6985, ray #64725."""
+    for name in ("waiting", "prefill_tokens_per_second"):
+        with pytest.raises(UnreadableAnswerError, match=name):
+            parse_load(body(LOAD | {name: value}), 0.0)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"nonsense", b"[]", b"null", b"[" * 4000, b" " * (MAX_BYTES + 1), body(LOAD | {"schema": 2})]
+)
+def test_what_is_not_the_contract_is_refused(answer: bytes) -> None:
+    with pytest.raises(UnreadableAnswerError):
+        parse_load(answer, 0.0)
+
+
+@given(st.binary(max_size=200) | st.lists(st.none() | st.floats() | st.text(max_size=5), max_size=3).map(body))
+def test_no_answer_raises_anything_else(answer: bytes) -> None:
+    for parse in (lambda: parse_load(answer, 0.0), lambda: parse_info(answer)):
+        with pytest.raises(UnreadableAnswerError):
+            parse()
+
+
+def test_info_is_read_with_its_times_in_utc() -> None:
+    info = parse_info(body(INFO))
+    assert (info.version, info.model_name, info.revision, info.parameters) == ("0.1.0", "smollm2", None, 134515008)
+    assert (info.kv_bytes_per_token, info.kv_max_tokens, info.context, info.dtype) == (23040, 11648, 8192, "bf16")
+    assert info.startup["weights_loaded"] == datetime(2026, 5, 1, 11, 59, 52, tzinfo=UTC)
+    assert info.startup["compiled"] is None
+    assert info.startup["warm"] is None

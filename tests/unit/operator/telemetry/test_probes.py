@@ -1,0 +1,51 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from kvik_operator.telemetry import probes
+
+
+class State:
+    live: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ("nothing is watched yet",)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[State, str]]:
+    state = State()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serving = asyncio.create_task(
+        probes.serve(
+            "127.0.0.1", port, live=lambda: state.live, ready=lambda: state.ready, metrics=lambda: b"kvik_x 1\n"
+        )
+    )
+    await asyncio.sleep(0.05)
+    yield state, f"http://127.0.0.1:{port}"
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_probes_answer_what_is_wrong_in_words(served: tuple[State, str]) -> None:
+    state, url = served
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/live") as response:
+            assert (response.status, await response.text()) == (200, "ok\n")
+        async with session.get(f"{url}/ready") as response:
+            assert (response.status, await response.text()) == (503, "nothing is watched yet\n")
+        state.live, state.ready = ("a watch is deaf",), ()
+        async with session.get(f"{url}/live") as response:
+            assert (response.status, await response.text()) == (503, "a watch is deaf\n")
+        async with session.get(f"{url}/ready") as response:
+            assert response.status == 200
+
+
+async def test_the_metrics_page_is_prometheus_text(served: tuple[State, str]) -> None:
+    _, url = served
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert await response.text() == "kvik_x 1\n"

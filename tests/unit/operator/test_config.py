@@ -1,0 +1,63 @@
+"""The operator's flags and variables: what wins, and which mistakes are named."""
+
+import pytest
+
+from kvik_operator.config import ConfigError, OperatorConfig, parse
+
+IMAGES = ["--engine-image-gpu=kvik/engine:1", "--engine-image-cpu=kvik/engine:1-cpu"]
+
+
+def config(*flags: str, **environ: str) -> OperatorConfig:
+    return parse([*IMAGES, *flags], environ)
+
+
+def test_images_are_required_and_everything_else_has_a_default() -> None:
+    got = config()
+    assert (got.reconcile.images.gpu, got.reconcile.images.cpu) == ("kvik/engine:1", "kvik/engine:1-cpu")
+    assert (got.namespaces, got.probe_port, got.lease_namespace) == ((), 8080, "kvik-system")
+    assert (got.relist_period, got.deaf_after, got.watch_inactivity) == (60.0, 30.0, 70.0)
+    with pytest.raises(ConfigError, match="--engine-image-gpu is required"):
+        parse([], {})
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    assert config(KVIK_OPERATOR_WORKERS="3").workers == 3
+    assert config("--workers=5", KVIK_OPERATOR_WORKERS="3").workers == 5
+    assert config(KVIK_OPERATOR_LOG_LEVEL="debug").log_level == "debug"
+
+
+def test_namespaces_are_a_repeated_flag_or_a_list_in_the_environment() -> None:
+    assert config("--watch-namespace=b", "--watch-namespace=a").namespaces == ("a", "b")
+    assert config(KVIK_OPERATOR_WATCH_NAMESPACE="a,b").namespaces == ("a", "b")
+
+
+def test_the_network_policy_is_handed_through_from_the_chart() -> None:
+    peer = '{"podSelector": {}}'
+    got = config(f'--network-policy={{"apiFrom": [{peer}], "operatorPeer": {peer}}}').reconcile.network_policy
+    assert got.enabled
+    assert got.api_from == ({"podSelector": {}},)
+    assert got.metrics_from == ()
+    assert got.operator_peer == {"podSelector": {}}
+    assert not config('--network-policy={"enabled": false}').reconcile.network_policy.enabled
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "named"),
+    [
+        (["--network-policy=no"], {}, "--network-policy: not JSON"),
+        (['--network-policy={"allow": []}'], {}, "allow is not known"),
+        (['--network-policy={"apiFrom": {}}'], {}, "apiFrom must be a list"),
+        (["--workers=0"], {}, "--workers must be above 0"),
+        ([], {"KVIK_OPERATOR_WORKERS": "many"}, "KVIK_OPERATOR_WORKERS: 'many' is not a number"),
+        ([], {"KVIK_OPERATOR_IMAGE_PULL_POLICY": "Sometimes"}, "none of Always, IfNotPresent, Never"),
+    ],
+)
+def test_a_mistake_is_named(flags: list[str], environ: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        config(*flags, **environ)
+
+
+def test_the_identity_differs_between_two_processes_of_one_pod() -> None:
+    one, two = (config("--pod-name=kvik-0").identity for _ in range(2))
+    assert one != two
+    assert one.startswith("kvik-0_")
