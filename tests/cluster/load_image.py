@@ -146,18 +146,16 @@ class Loader:
         return Path(found[1])
 
     def _link(self, source: Path, target: Path) -> None:
-        """Hard links need one view of the file system, and buildah keeps a bind mount over its own folder."""
+        """Hard links need one view of the file system, and buildah keeps a bind mount over its own folder: so they are
+        made through a second view of `/`, in a mount namespace that ends with the command."""
+        script = 'mount --bind / "$1" && exec cp --archive --link "$1$2/." "$1$3"'
         with tempfile.TemporaryDirectory() as view:
-            subprocess.run(["mount", "--bind", "/", view], check=True)
-            try:
-                linked = subprocess.run(
-                    ["cp", "--archive", "--link", f"{view}{source}/.", f"{view}{target}"],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-            finally:
-                subprocess.run(["umount", view], check=True)
+            linked = subprocess.run(
+                ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", view, source, target],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         if linked.returncode != 0:
             raise RuntimeError(
                 f"buildah's store and the cluster must both be on the root file system: {linked.stderr.strip()[:500]}"

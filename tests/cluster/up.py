@@ -1,6 +1,7 @@
 """Brings the local cluster up: idempotent, and a crash before is cleaned away first."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ NEEDED = {
     "ip": "iproute2",
     "modprobe": "kmod",
     "mount": "mount",
-    "setpriv": "util-linux",
+    "unshare": "util-linux",
     "openssl": "openssl",
     "buildah": "buildah",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -36,9 +37,11 @@ def up(folder: ClusterFolder) -> None:
     """Returns once the node is Ready and cluster DNS answers.
 
     Raises:
-        RuntimeError: another kubelet runs here, something is missing, or a program ended (with the end of its log).
+        RuntimeError: not root, another kubelet runs here, something is missing, or a program ended (with its log's end).
         TimeoutError: a program did not become ready.
     """
+    if os.geteuid() != 0:
+        raise RuntimeError("the local cluster needs root: containers, interfaces and iptables are the kernel's")
     debian.ensure(NEEDED)
     programs = build.programs()
     if running(folder):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from images import debian
 from tests.cluster import build
 from tests.cluster import control_plane as programs_of
 from tests.cluster.processes import Daemon, wait_until
@@ -67,6 +68,7 @@ def control_plane(folder: Path, scheduler: bool = False) -> Iterator[RunningCont
     `folder` is empty and the caller's. Builds the programs first if this machine has not (minutes). Call it from the
     main thread: the programs end with the thread that started them.
     """
+    debian.ensure({"openssl": "openssl", "setpriv": "util-linux"})
     plane = programs_of.ControlPlane(
         folder=folder,
         programs=build.programs(),
