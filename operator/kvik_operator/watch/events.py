@@ -18,7 +18,7 @@ from typing import Any, Final
 import kopf
 
 from kvik_operator.kube.kinds import WatchedKind
-from kvik_operator.names import PoolKey
+from kvik_operator.names import FIELD_MANAGER, PoolKey
 
 NOBODYS_FINALIZER: Final = "kvik.dev/never-used-as-a-finalizer"
 
@@ -95,6 +95,8 @@ async def watch_until_stopped(
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     where: dict[str, Any] = {"namespaces": sorted(namespaces)} if namespaces else {"clusterwide": True}
+    # Else kopf asks for the name of the process's user, and ends where a uid has none, as in most containers.
+    where["identity"] = FIELD_MANAGER
     beside = asyncio.create_task(background())
     ours = asyncio.all_tasks()
 
