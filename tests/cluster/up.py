@@ -37,7 +37,7 @@ def up(folder: ClusterFolder) -> None:
     """Returns once the node is Ready and cluster DNS answers.
 
     Raises:
-        RuntimeError: not root, another kubelet runs here, something is missing, or a program ended (with its log's end).
+        RuntimeError: not root, another kubelet runs here, something is missing, or a program ended (with its log).
         TimeoutError: a program did not become ready.
     """
     if os.geteuid() != 0:
