@@ -10,13 +10,16 @@ server. Exit 78 and one line `Reason: message` when the model cannot be served.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -41,6 +44,7 @@ from kvik_engine.weights.model_files import check_digest, find_model_files
 FORMAT = 1
 """Raised when the conversion changes, so that an older cache is not used."""
 TEMPLATE_SECONDS = 10
+TEMPLATE_BYTES = 256 << 20
 _SAMPLE = [{"role": "user", "content": "Hello"}]
 
 
@@ -107,13 +111,30 @@ def try_template(model: TextModel, seconds: int = TEMPLATE_SECONDS) -> None:
     before = signal.signal(signal.SIGALRM, overran)
     signal.alarm(seconds)
     try:
-        model.template.render(_SAMPLE, max_chars=1 << 20)
+        with _memory_limit(TEMPLATE_BYTES):
+            model.template.render(_SAMPLE, max_chars=1 << 20)
     except TemplateError as error:
         if isinstance(error.__cause__, StartError):
             raise error.__cause__ from None
+        if isinstance(error.__cause__, MemoryError):
+            raise StartError(StartReason.MODEL_INVALID, "the chat template takes too much memory") from None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _memory_limit(more: int) -> Iterator[None]:
+    """Let the process take at most `more` bytes of address space beyond what it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    hard = before[1]
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _head_digest(gguf: Path, header: GGUFHeader) -> str:

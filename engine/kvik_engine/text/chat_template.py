@@ -21,8 +21,12 @@ import jinja2.sandbox
 MAX_TEMPLATE_CHARS = 1 << 18
 MAX_ITERATIONS = 100_000
 """Steps of all `range` loops of one rendering together."""
-MAX_STRING_FACTOR = 100_000
-"""Length of a string or list made by repetition."""
+MAX_REPEATED = 100_000
+"""Length of a text or list made by repetition."""
+MAX_JOINED = 1 << 24
+"""Length of a text or list made by adding two."""
+MAX_POWER = 1000
+_PADDING = frozenset({"format", "format_map", "center", "ljust", "rjust", "zfill", "expandtabs"})
 
 
 class TemplateError(Exception):
@@ -83,21 +87,25 @@ class _Budget:
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The immutable sandbox, with bounds on what an operator can produce."""
+    """The immutable sandbox, with bounds on what an operator can produce and without what pads text to any width."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "*":
             for sequence, times in ((left, right), (right, left)):
                 if isinstance(sequence, (str, list, tuple)) and isinstance(times, int):
-                    _bound(len(sequence) * times)
-        if operator == "**":
-            _bound(abs(right) if isinstance(right, int) else 0)
-            _bound(abs(left) if isinstance(left, int) else 0)
-        if operator == "%" and isinstance(left, str):
+                    _bound(len(sequence) * times, MAX_REPEATED)
+        elif operator == "+" and isinstance(left, (str, list, tuple)) and isinstance(right, (str, list, tuple)):
+            _bound(len(left) + len(right), MAX_JOINED)
+        elif operator == "**":
+            _bound(max(abs(n) if isinstance(n, int) else 0 for n in (left, right)), MAX_POWER)
+        elif operator == "%" and isinstance(left, str):
             raise TemplateError("the chat template formats with %")
         return super().call_binop(context, operator, left, right)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _PADDING)
 
 
 class _Generation(jinja2.ext.Extension):
@@ -125,8 +133,8 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _bound(size: int) -> None:
-    if size > MAX_STRING_FACTOR:
+def _bound(size: int, limit: int) -> None:
+    if size > limit:
         raise TemplateError(f"the chat template makes a value of {size} items")
 
 
