@@ -81,7 +81,9 @@ class _RowState:
 
 
 class FakeRunner:
-    """Implements step.Runner. Steps run when launched; results are collected first in, first out."""
+    """Implements step.Runner. A step runs as late as it may, when it is collected: whoever frees or changes a block
+    that a planned step still needs is found out.
+    """
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class FakeRunner:
         self.fail_rows: set[Row] = set()
         self.blocks: list[list[int]] = []
         self._rows: dict[Row, _RowState] = {}
-        self._results: deque[StepResult] = deque()
+        self._launched: deque[StepPlan] = deque()
 
     @property
     def facts(self) -> ModelFacts:
@@ -131,6 +133,10 @@ class FakeRunner:
 
     def launch(self, plan: StepPlan) -> None:
         self.plans.append(plan)
+        self._launched.append(plan)
+
+    def collect(self) -> StepResult:
+        plan = self._launched.popleft()
         for row in plan.ended:
             self._expect(row in self._rows, f"row {row} ended twice")
             del self._rows[row]
@@ -148,10 +154,7 @@ class FakeRunner:
         worked = [work.row for work in plan.work]
         self._expect(len(worked) == len(set(worked)), "a row has two works in one step")
         samples = [sample for work in plan.work for sample in self._run(work)]
-        self._results.append(StepResult(plan.step, tuple(samples), self.seconds))
-
-    def collect(self) -> StepResult:
-        return self._results.popleft()
+        return StepResult(plan.step, tuple(samples), self.seconds)
 
     def _start(self, start: RowStart) -> None:
         self._expect(start.row not in self._rows, f"row {start.row} is in use")
