@@ -140,7 +140,8 @@ def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
     if progressing is not None and progressing.get("reason") == "ProgressDeadlineExceeded":
         message = progressing.get("message") or "the Deployment makes no progress"
         return Condition(type_, "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message)
-    message = f"{updated} of {wanted} pods are of the current specification, {max(0, total - updated)} old ones left"
+    ready = status.get("availableReplicas", 0)
+    message = f"{updated} of {wanted} pods are new, {max(0, total - updated)} old ones left, {ready} ready in all"
     return Condition(type_, "False", Reason.ROLLING_OUT, message)
 
 

@@ -152,12 +152,13 @@ def _update(key: PoolKey, uid: str, previous: Object, status: Object) -> StatusU
 
 
 def _essence(status: Object) -> Json:
-    """Without the wording, which may change with every reading."""
+    """Without wording and times that change with every reading of the load."""
     conditions = [
         {name: value for name, value in condition.items() if name != "message"}
         for condition in status.get("conditions") or ()
     ]
-    scaling = {name: value for name, value in (status.get("scaling") or {}).items() if name != "reason"}
+    wording = ("reason", "lastDecisionTime")
+    scaling = {name: value for name, value in (status.get("scaling") or {}).items() if name not in wording}
     return {**status, "conditions": conditions, "scaling": scaling}
 
 

@@ -88,6 +88,7 @@ class ScalingReport:
     message: str
     desired: int | None
     last_decision: datetime | None
+    """When this was decided."""
     history: tuple[ScaleStep, ...] = ()
     """Newest first, at most five."""
 

@@ -1,5 +1,6 @@
 """The status a user reads, from pods, Deployment and readings."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -322,9 +323,9 @@ def test_new_wording_alone_is_not_significant() -> None:
     scene.pods = [make_pod(ready=True)]
     scene.scaling = report(message="60 %")
     scene.look()
-    scene.scaling = report(message="61 %")
+    scene.scaling = replace(report(message="61 %"), last_decision=NOW)
     update = scene.look()
-    assert update.patch
+    assert set(update.patch) == {"conditions", "scaling"}
     assert not update.significant
     scene.scaling = report(message="61 %", desired=3)
     assert scene.look().significant

@@ -1,0 +1,70 @@
+"""The charts against the rest of the tree: one API file, one version, exactly the verbs that the code uses."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[4]
+CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"
+CHARTS = ROOT / "charts"
+
+
+def test_the_charts_copy_of_the_api_is_the_api() -> None:
+    assert (CHARTS / "kvik-crds" / "templates" / CRD.name).read_text() == CRD.read_text()
+
+
+def test_the_api_outlives_an_uninstall_and_holds_nothing_that_helm_would_render() -> None:
+    text = CRD.read_text()
+    assert yaml.safe_load(text)["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "{{" not in text
+
+
+def test_charts_and_local_values_carry_the_version() -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    for chart in CHARTS.iterdir():
+        metadata = yaml.safe_load((chart / "Chart.yaml").read_text())
+        assert (metadata["version"], metadata["appVersion"]) == (version, version)
+    local = yaml.safe_load((ROOT / "examples" / "local-values.yaml").read_text())
+    assert local["image"]["engine"]["cpu"]["tag"] == f"{version}-demo"
+
+
+def test_every_value_has_a_place_in_the_schema() -> None:
+    values: dict[str, Any] = yaml.safe_load((CHARTS / "kvik" / "values.yaml").read_text())
+    schema: dict[str, Any] = json.loads((CHARTS / "kvik" / "values.schema.json").read_text())
+
+    def paths(value: Any, prefix: str = "") -> set[str]:
+        if not isinstance(value, dict) or not value:
+            return {prefix}
+        return {path for name, item in value.items() for path in paths(item, f"{prefix}.{name}")}
+
+    def known(path: str) -> bool:
+        node = schema
+        for name in path.split(".")[1:]:
+            node = node.get("properties", {}).get(name, {})
+            if "$ref" in node:
+                node = schema["definitions"][node["$ref"].rsplit("/", 1)[1]]
+            if node.get("type") == "object" and "properties" not in node:
+                return True
+        return bool(node)
+
+    assert [path for path in sorted(paths(values)) if not known(path)] == []
+
+
+def test_the_operator_may_do_nothing_with_what_would_let_it_do_more() -> None:
+    """No Secrets, no roles, no exec, no wildcard."""
+    rules = (CHARTS / "kvik" / "templates" / "_helpers.tpl").read_text()
+    for word in ("secrets", "roles", "pods/exec", "'*'", '"*"', "escalate", "impersonate", "nodes"):
+        assert word not in rules
+    assert re.findall(r"resources: \[([^\]]*)\]", rules) == [
+        "inferencepools",
+        "inferencepools/status, inferencepools/scale",
+        "deployments",
+        "services, serviceaccounts",
+        "poddisruptionbudgets",
+        "networkpolicies",
+        "pods",
+        "events",
+    ]
