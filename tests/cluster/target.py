@@ -11,7 +11,7 @@ from typing import Protocol
 
 from images import builder
 from images.catalog import LOCAL_PREFIX
-from tests.cluster import build
+from tests.cluster import accelerators, build
 from tests.cluster.down import down as down_local
 from tests.cluster.golang import go
 from tests.cluster.load_image import Loader
@@ -68,20 +68,23 @@ class KindTarget:
 
     def up(self) -> Access:
         self.folder.mkdir(parents=True, exist_ok=True)
-        kubeconfig = self.folder / "kind.conf"
         if KIND_NAME not in self._output("get", "clusters").split():
-            self._run(
-                "create", "cluster", "--config", str(KIND_CONFIG), "--kubeconfig", str(kubeconfig), "--wait", "120s"
-            )
+            self._run("create", "cluster", "--config", str(KIND_CONFIG), "--wait", "120s", *self._kubeconfig())
         else:
-            self._run("export", "kubeconfig", "--kubeconfig", str(kubeconfig))
-        return _access(kubeconfig, LOCAL_PREFIX)
+            self._run("export", "kubeconfig", *self._kubeconfig())
+        access = _access(self.folder / "kind.conf", LOCAL_PREFIX)
+        accelerators.advertise(access.kubectl, access.kubeconfig, f"{KIND_NAME}-control-plane")
+        return access
+
+    def _kubeconfig(self) -> list[str]:
+        """Without it kind would write to the user's own."""
+        return ["--kubeconfig", str(self.folder / "kind.conf")]
 
     def load(self, image: str) -> None:
         self._run("load", "docker-image", image)
 
     def down(self) -> None:
-        self._run("delete", "cluster")
+        self._run("delete", "cluster", *self._kubeconfig())
 
     def _run(self, *arguments: str) -> None:
         command = [str(self._kind()), *arguments, "--name", KIND_NAME]

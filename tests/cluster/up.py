@@ -8,7 +8,7 @@ import time
 
 from images import builder, debian
 from images.build import build as build_image
-from tests.cluster import build, cleanup, dns, kubeconfig, node
+from tests.cluster import accelerators, build, cleanup, dns, kubeconfig, node
 from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, free_ports
 from tests.cluster.load_image import Loader
 from tests.cluster.paths import MANIFESTS, ClusterFolder, Programs
@@ -30,7 +30,6 @@ NEEDED = {
     "buildah": "buildah",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
-FAKE_ACCELERATORS = {"nvidia.com/gpu": "4"}
 
 
 def up(folder: ClusterFolder) -> None:
@@ -88,9 +87,9 @@ def _start(folder: ClusterFolder, programs: Programs) -> None:
     for daemon in (local.kubelet(), local.proxy()):
         daemon.start()
         daemons.append(daemon)
-    _kubectl(folder, programs, "apply", "--filename", str(MANIFESTS / "coredns.yaml"))
+    _install_dns(folder, programs)
     wait_until("the node to be Ready", lambda: _node_is_ready(plane), 60, daemons)
-    _advertise_accelerators(folder, programs)
+    accelerators.advertise(programs.kubectl, folder.kubeconfig, node.NAME)
     wait_until("cluster DNS to answer", dns_answers, 60, daemons)
 
 
@@ -107,14 +106,9 @@ def _node_is_ready(plane: ControlPlane) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _advertise_accelerators(folder: ClusterFolder, programs: Programs) -> None:
-    """As extended resources, so that scheduling by GPU is real though no GPU is there. The kubelet keeps them."""
-    patch = json.dumps({"status": {"capacity": FAKE_ACCELERATORS, "allocatable": FAKE_ACCELERATORS}})
-    _kubectl(folder, programs, "patch", "node", node.NAME, "--subresource=status", "--type=merge", "--patch", patch)
-
-
-def _kubectl(folder: ClusterFolder, programs: Programs, *arguments: str) -> None:
-    command = [str(programs.kubectl), "--kubeconfig", str(folder.kubeconfig), *arguments]
+def _install_dns(folder: ClusterFolder, programs: Programs) -> None:
+    manifest = MANIFESTS / "coredns.yaml"
+    command = [str(programs.kubectl), f"--kubeconfig={folder.kubeconfig}", "apply", f"--filename={manifest}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        raise RuntimeError(f"CoreDNS could not be installed: {done.stderr.strip()}")

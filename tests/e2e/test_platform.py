@@ -80,8 +80,8 @@ def test_services_are_found_by_name_from_a_pod(kubectl: Kubectl, images: Images)
 
 
 def test_the_operators_image_holds_no_torch_and_runs_without_rights(kubectl: Kubectl, images: Images):
-    program = "import os, importlib.util as u, kopf; print(os.getuid(), u.find_spec('torch'))"
-    assert run_python(kubectl, images.operator, "operator-image", program).split() == ["65532", "None"]
+    program = "import getpass, os, importlib.util as u; print(os.getuid(), getpass.getuser(), u.find_spec('torch'))"
+    assert run_python(kubectl, images.operator, "operator-image", program).split() == ["65532", "kvik", "None"]
 
 
 def test_the_cpu_engines_image_computes_without_triton_and_brings_its_model(kubectl: Kubectl, images: Images):
