@@ -2,7 +2,8 @@
 
 `python -m kvik_kernels.aot` prints one JSON object a variant. It needs triton and no torch, so that any triton can be
 tried; the compilers and `cuobjdump` come in triton's wheel. The signatures are those that serving launches: constants
-from the launch tables, alignment as the engine's tensors have it.
+from the launch tables, alignment as the engine's tensors have it. (On AMD, triton also marks tensors under 2 GiB, which
+a KV pool is not, to reach them by 32-bit offsets: queries and outputs are compiled here without that.)
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +34,7 @@ TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
 }
 """Name -> triton's backend, architecture and warp size, and the device that the launch tables see."""
 
-KERNELS = ("kv_write", "prefill", "decode", "decode_split", "reduce")
+KERNELS = ("kv_write", "prefill", "prefill_short", "decode", "decode_split", "reduce")
 ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
 BLOCK_TOKENS = 16
 
@@ -66,17 +69,28 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """What triton compiles."""
+class Source:
+    """What triton compiles: equal to what a launch over the engine's tensors would (tests/kernels/compile)."""
 
     function: Any
-    types: Mapping[str, str]
-    """Argument name -> pointer or scalar type; strides are left out, they are 32-bit and multiples of 16."""
-    unaligned: frozenset[str]
-    """Arguments that the kernel does not specialise on alignment."""
+    signature: Mapping[str, str]
+    """Argument name -> pointer or scalar type, or `constexpr`."""
+    aligned: frozenset[str]
+    """Arguments that are multiples of 16: all strides, and the pointers whose kernel specialises on it."""
     constants: Mapping[str, Any]
     warps: int
     stages: int
+
+    @classmethod
+    def of(
+        cls, function: Any, types: Mapping[str, str], unaligned: Set[str], constants: Mapping[str, Any], **options: int
+    ) -> Source:
+        """`types` leaves out the strides; they are 32-bit. `constants` may hold those of other kernels."""
+        constants = {name: value for name, value in constants.items() if name in function.arg_names}
+        signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
+        scalars = {name for name, kind in types.items() if not kind.startswith("*")}
+        aligned = frozenset(signature) - constants.keys() - unaligned - scalars
+        return cls(function, signature, aligned, constants, **options)
 
 
 def variants(
@@ -95,17 +109,12 @@ def compile_variant(variant: Variant) -> Usage:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    backend, architecture, warp_size, device = TARGETS[variant.target]
-    source = _source(variant, device)
-    signature = {}
-    attributes = {}
-    for index, name in enumerate(source.function.arg_names):
-        signature[name] = "constexpr" if name in source.constants else source.types.get(name, "i32")
-        scalar = name in source.types and not source.types[name].startswith("*")
-        if name not in source.constants and name not in source.unaligned and not scalar:
-            attributes[(index,)] = [["tt.divisibility", 16]]
+    backend, architecture, warp_size, _ = TARGETS[variant.target]
+    source = source_of(variant)
+    names = source.function.arg_names
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in source.aligned}
     compiled = compile(
-        ASTSource(source.function, signature, dict(source.constants), attributes),
+        ASTSource(source.function, dict(source.signature), dict(source.constants), attributes),
         target=GPUTarget(backend, architecture, warp_size),
         options={"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True},
     )
@@ -125,11 +134,12 @@ def compile_variant(variant: Variant) -> Usage:
     )
 
 
-def _source(variant: Variant, device: Device) -> _Source:
-    return _kv_write_source(variant) if variant.kernel == "kv_write" else _attention_source(variant, device)
+def source_of(variant: Variant) -> Source:
+    """What compile_variant compiles."""
+    return _kv_write_source(variant) if variant.kernel == "kv_write" else _attention_source(variant)
 
 
-def _kv_write_source(variant: Variant) -> _Source:
+def _kv_write_source(variant: Variant) -> Source:
     from kvik_kernels.kv_write.kernel import kv_write_kernel
 
     tile = kv_write_launch.tile(variant.kv_heads, variant.head_dim)
@@ -140,27 +150,32 @@ def _kv_write_source(variant: Variant) -> _Source:
         "BLOCK_TOKENS": BLOCK_TOKENS,
         "TILE": tile.elements,
     }
-    return _Source(
-        kv_write_kernel, types | {"slots_ptr": "*i64"}, frozenset({"slots_ptr"}), constants, tile.warps, stages=1
-    )
+    types["slots_ptr"] = "*i64"
+    return Source.of(kv_write_kernel, types, {"slots_ptr"}, constants, warps=tile.warps, stages=1)
 
 
-def _attention_source(variant: Variant, device: Device) -> _Source:
+def _attention_source(variant: Variant) -> Source:
     from kvik_kernels.paged_attention import kernel
 
+    device = TARGETS[variant.target][3]
     shape = {
         "group": variant.group,
         "head_dim": variant.head_dim,
         "element_bytes": ELEMENTS[variant.element],
     }
-    if variant.kernel == "prefill":
-        tiles = attention_launch.prefill_tiles(device, **shape, max_query_len=2048)
+    longest_query = {"prefill": 2048, "prefill_short": 2}.get(variant.kernel)
+    if longest_query is not None:
+        tiles = attention_launch.prefill_tiles(device, **shape, max_query_len=longest_query)
     else:
         tiles = attention_launch.decode_tiles(device, **shape)
-    function = {"prefill": kernel.prefill_kernel, "reduce": kernel.reduce_kernel}.get(
-        variant.kernel, kernel.decode_kernel
-    )
-    every_constant = {
+    function = {
+        "prefill": kernel.prefill_kernel,
+        "prefill_short": kernel.prefill_kernel,
+        "decode": kernel.decode_kernel,
+        "decode_split": kernel.decode_kernel,
+        "reduce": kernel.reduce_kernel,
+    }[variant.kernel]
+    constants = {
         "Q_HEADS": variant.kv_heads * variant.group,
         "KV_HEADS": variant.kv_heads,
         "GROUP": variant.group,
@@ -180,11 +195,11 @@ def _attention_source(variant: Variant, device: Device) -> _Source:
     types |= dict.fromkeys(("table_ptr", "starts_ptr", "lens_ptr"), "*i32")
     types |= {"log2_scale": "fp32", "rows": "i32", "splits": "i32", "table_stride": "i32"}
     reduce = variant.kernel == "reduce"
-    return _Source(
+    return Source.of(
         function,
         types,
-        frozenset({"table_ptr", "starts_ptr", "lens_ptr"}),
-        {name: value for name, value in every_constant.items() if name in function.arg_names},
+        {"table_ptr", "starts_ptr", "lens_ptr"},
+        constants,
         warps=attention_launch.REDUCE_WARPS if reduce else tiles.warps,
         stages=1 if reduce else tiles.stages,
     )
@@ -226,12 +241,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     wanted = list(variants(options.targets, options.elements, options.head_dims, options.groups))
     failed = False
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for variant, result in zip(wanted, pool.map(_compile_or_explain, wanted), strict=True):
-            failed |= isinstance(result, str)
-            fields = {"error": result} if isinstance(result, str) else asdict(result)
-            print(json.dumps({**fields, "variant": asdict(variant), "triton": triton.__version__}), flush=True)
+    for variant, result in compile_all(wanted, options.jobs):
+        failed |= isinstance(result, str)
+        fields = {"error": result} if isinstance(result, str) else asdict(result)
+        print(json.dumps({**fields, "variant": asdict(variant), "triton": triton.__version__}), flush=True)
     return 1 if failed else 0
+
+
+def compile_all(wanted: Sequence[Variant], jobs: int) -> Iterator[tuple[Variant, Usage | str]]:
+    """Compile in `jobs` processes; gives what each variant takes, or why it does not compile."""
+    # Spawned, not forked: the caller may have started a GPU, or imported the kernels for the interpreter.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_interpreter) as pool:
+        yield from zip(wanted, pool.map(_compile_or_explain, wanted), strict=True)
+
+
+def _leave_interpreter() -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
 
 
 def _compile_or_explain(variant: Variant) -> Usage | str:

@@ -58,6 +58,7 @@ def kv_write(
         BLOCK_TOKENS=k_cache.shape[2],
         TILE=tile.elements,
         num_warps=tile.warps,
+        num_stages=1,
         enable_fp_fusion=True,
     )
 

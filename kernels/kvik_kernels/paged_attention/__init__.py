@@ -191,6 +191,7 @@ def _decode(
         MIN_SEGMENT=launch.MIN_SEGMENT_TOKENS,
         CHUNK=launch.REDUCE_CHUNK,
         num_warps=launch.REDUCE_WARPS,
+        num_stages=1,
         enable_fp_fusion=True,
     )
 

@@ -21,9 +21,9 @@ EVERYTHING = ("--elements", "bf16", "fp16", "fp32", "--head-dims", "64", "128", 
 # where the registers are NVIDIA's 65,536; three on sm_80, whose matrix units read registers. One more register than
 # these is no fault in itself, but someone should look.
 REGISTER_LIMITS = {
-    "sm_80": {"kv_write": 40, "prefill": 255, "decode": 128, "decode_split": 168, "reduce": 48},
-    "sm_90": {"kv_write": 40, "prefill": 224, "decode": 128, "decode_split": 128, "reduce": 48},
-    "gfx942": {"kv_write": 32, "prefill": 256, "decode": 176, "decode_split": 176, "reduce": 48},
+    "sm_80": {"kv_write": 40, "prefill": 255, "prefill_short": 168, "decode": 128, "decode_split": 168, "reduce": 48},
+    "sm_90": {"kv_write": 40, "prefill": 224, "prefill_short": 128, "decode": 128, "decode_split": 128, "reduce": 48},
+    "gfx942": {"kv_write": 32, "prefill": 256, "prefill_short": 176, "decode": 176, "decode_split": 176, "reduce": 48},
 }
 SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}
 
@@ -36,7 +36,7 @@ def check(compiled: Compiled) -> None:
     assert compiled["spilled_bytes"] == 0, what
     assert 0 < compiled["registers"] <= REGISTER_LIMITS[target][kernel], (what, compiled["registers"])
     assert compiled["shared_bytes"] <= SHARED_LIMITS[target], what
-    attends = kernel in ("prefill", "decode", "decode_split")
+    attends = kernel not in ("kv_write", "reduce")
     if attends and compiled["element"] != "fp32":
         assert compiled["matrix_instructions"] > 0, what
     if attends and target != "gfx942":
@@ -77,6 +77,6 @@ def test_prefill_on_hopper_uses_the_wide_matrix_units(compile_with: Callable[...
 @pytest.mark.parametrize("triton", TRITONS)
 def test_every_variant_compiles_without_spills(compile_with: Callable[..., list[Compiled]], triton: str) -> None:
     compiled = compile_with(triton, *EVERYTHING)
-    assert len(compiled) == 5 * len(TARGETS) * 3 * 2 * 2
+    assert len(compiled) == 6 * len(TARGETS) * 3 * 2 * 2
     for one in compiled:
         check(one)
