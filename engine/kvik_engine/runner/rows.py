@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
-from kvik_engine.step import BlockId, Row, RowFork, RowStart, RowWork
+from kvik_engine.step import BlockId, Row, RowFork, RowStart, RowWork, TableChange
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class BranchState:
 
 
 class RowTable:
-    """All rows. Tables are append-only while a row lives; entries past their end are 0."""
+    """All rows. Table entries past a row's blocks are 0."""
 
     def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
@@ -69,6 +69,12 @@ class RowTable:
         if blocks:
             places = torch.tensor((rows, columns, blocks)).to(self.block_tables.device)
             self.block_tables[places[0], places[1]] = places[2].to(torch.int32)
+
+    def change_tables(self, changes: Iterable[TableChange]) -> None:
+        """Copy-on-write: a row's shared block gives way to the row's own copy."""
+        places = torch.tensor([(change.row, change.index, change.block) for change in changes])
+        rows, columns, blocks = places.to(self.block_tables.device).unbind(dim=1)
+        self.block_tables[rows, columns] = blocks.to(torch.int32)
 
     def append_tokens(self, rows: Sequence[Row], positions: Sequence[int], tokens: Tensor) -> None:
         """Store one token a row at its position; int64 [rows] on the device."""

@@ -91,6 +91,8 @@ class ModelRunner:
         for fork in plan.forks:
             rows.fork(fork)
         rows.append_blocks(plan.work)
+        if plan.changes:
+            rows.change_tables(plan.changes)
 
     def _run(self, plan: StepPlan, cache: KVCache, rows: RowTable, pending: PendingResult) -> None:
         inputs = gather_inputs(plan.work, rows)

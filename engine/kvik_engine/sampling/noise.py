@@ -1,6 +1,6 @@
 """Noise as a counter function of (seed, choice, output position, purpose) and the token id: no state, no neighbours.
 
-A sample depends on nothing else: batching, preemption, a prefix hit or another device change nothing, and a draft can be
+A sample depends on nothing else: batching, preemption, a prefix hit or another device change nothing, and a draft can
 checked against the very noise its target would draw. SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in wrapping
 64-bit integers gives the bits; the logarithms are taken in fp64 and rounded to fp32, so that the last bit of a device's
 log does not show.

@@ -1,0 +1,112 @@
+"""In fp32 the engine's greedy tokens equal transformers' own, however requests are batched, chunked, cached, preempted
+or overlapped.
+
+The recorded tokens are the oracle's: test_oracle_logits.py computes them anew. A table of ten runs holds every pair of
+settings; the whole product of them is marked long.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import NamedTuple
+
+import pytest
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.params import SamplingParams
+from kvik_engine.runner.load import load_runner
+from kvik_engine.runner.runner import ModelRunner
+from tests.support.demo_model import demo_model
+from tests.support.oracle import STEPS, OraclePrompt, oracle_prompts
+from tests.support.real_core import RealCore, Settings, engine_config
+
+GREEDY = SamplingParams(max_tokens=STEPS, seed=0, temperature=0.0)
+ALONE = (0, 13, 16)
+"""Prompts of 3 to 333 tokens that also run alone, one step of one row at a time."""
+pytestmark = pytest.mark.timeout(600)
+
+
+class Run(NamedTuple):
+    """One row of the table."""
+
+    at_once: int
+    chunk: int
+    prefix_hit: bool
+    preempt: bool
+    overlap: int
+
+    def __str__(self) -> str:
+        words = [
+            "alone" if self.at_once == 1 else f"{self.at_once} at once",
+            f"chunk {self.chunk}",
+            "prefix hit" if self.prefix_hit else "no prefix hit",
+            "preempted" if self.preempt else "not preempted",
+            f"overlap {self.overlap}",
+        ]
+        return ", ".join(words)
+
+
+TABLE = [
+    Run(1, 16, False, False, 0),
+    Run(1, 100, True, False, 1),
+    Run(1, 512, False, False, 1),
+    Run(1, 512, True, False, 0),
+    Run(16, 16, True, True, 1),
+    Run(16, 16, False, False, 0),
+    Run(16, 100, False, True, 0),
+    Run(16, 100, True, False, 1),
+    Run(16, 512, True, True, 0),
+    Run(16, 512, False, True, 1),
+]
+CHOICES = ((1, 16), (16, 100, 512), (False, True), (False, True), (0, 1))
+ALL = [run for run in map(Run._make, product(*CHOICES)) if not (run.at_once == 1 and run.preempt)]
+
+
+@pytest.fixture(scope="module")
+def config() -> EngineConfig:
+    return engine_config(demo_model(), dtype="fp32")
+
+
+@pytest.fixture(scope="module")
+def runner(config: EngineConfig) -> ModelRunner:
+    return load_runner(config, print)
+
+
+def test_the_table_holds_every_pair_of_settings_that_can_be() -> None:
+    possible = {pair for run in ALL for pair in combinations(enumerate(run), 2)}
+    covered = {pair for run in TABLE for pair in combinations(enumerate(run), 2)}
+
+    assert possible - covered == set()
+
+
+@pytest.mark.parametrize("run", TABLE, ids=str)
+def test_greedy_tokens_equal_the_oracles(runner: ModelRunner, config: EngineConfig, run: Run) -> None:
+    check(runner, config, run, [oracle_prompts()[i] for i in ALONE] if run.at_once == 1 else oracle_prompts())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("run", ALL, ids=str)
+def test_greedy_tokens_equal_the_oracles_in_every_combination(
+    runner: ModelRunner, config: EngineConfig, run: Run
+) -> None:
+    check(runner, config, run, oracle_prompts())
+
+
+def check(
+    runner: ModelRunner, config: EngineConfig, run: Run, cases: tuple[OraclePrompt, ...] | list[OraclePrompt]
+) -> None:
+    """Run the prompts and compare; then see that the run was what it says."""
+    # Room for all 16, or only for the prompts of some: then growing rows push others out.
+    blocks = 110 if run.preempt else 1024
+    settings = Settings(
+        at_once=run.at_once, chunk=run.chunk, prefix_cache=run.prefix_hit, overlap=run.overlap, blocks=blocks
+    )
+    real = RealCore(runner, config, settings)
+    prompts = [case.prompt for case in cases]
+    if run.prefix_hit:
+        real.generate(prompts, SamplingParams(max_tokens=1, seed=0, temperature=0.0))
+    heard = real.generate(prompts, GREEDY)
+
+    assert {i: one.tokens for i, one in enumerate(heard)} == {i: case.tokens for i, case in enumerate(cases)}
+    assert (real.core.scheduler.counters.preemptions > 0) == run.preempt
+    assert any(one.cached_tokens > 0 for one in heard) == run.prefix_hit

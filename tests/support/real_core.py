@@ -1,0 +1,110 @@
+"""The engine core over the real model in memory: the product's scheduler, KV manager and runner, without processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.core.build import build_core
+from kvik_engine.ipc.messages import FinishReason, Submit
+from kvik_engine.kv.check import check_books
+from kvik_engine.kv.sizing import Ledger, size_cache
+from kvik_engine.params import SamplingParams
+from kvik_engine.runner.runner import ModelRunner
+from tests.support.engine_harness import Heard, MemoryChannel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run varies."""
+
+    at_once: int
+    """Requests submitted together; the next ones follow when these have ended."""
+    chunk: int
+    """chunked_prefill_tokens, and max_batch_tokens too, so that no prompt is ever computed in larger pieces."""
+    prefix_cache: bool = True
+    overlap: int = 0
+    blocks: int = 1024
+
+
+def engine_config(model: Path, *, dtype: str, device: str = "cpu", max_requests: int = 16) -> EngineConfig:
+    """For the runner and the core alone: nothing is written anywhere."""
+    return EngineConfig(
+        source=str(model),
+        model_path=str(model),
+        cache_dir=str(model.parent),
+        model_name="demo",
+        device=device,
+        dtype=dtype,
+        max_requests=max_requests,
+        max_batch_tokens=512,
+        run_dir=str(model.parent),
+    )
+
+
+class RealCore:
+    """One core over a loaded runner whose pool is allocated anew."""
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig, settings: Settings) -> None:
+        self.settings = settings
+        config = EngineConfig(
+            **{
+                **{name: getattr(config, name) for name in config.__slots__},
+                "chunked_prefill_tokens": settings.chunk,
+                "max_batch_tokens": max(settings.chunk, config.max_requests),
+                "prefix_cache": "block-hash" if settings.prefix_cache else "disabled",
+            }
+        )
+        self.channel = MemoryChannel()
+        self.core = build_core(
+            config, runner, allocate(runner, settings.blocks), self.channel, time.monotonic, overlap=settings.overlap
+        )
+        self._next_id = 0
+
+    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Heard]:
+        """One choice each, in the order of the prompts."""
+        heard: dict[int, Heard] = {}
+        waiting = list(enumerate(prompts, start=self._next_id))
+        first, self._next_id = self._next_id, self._next_id + len(prompts)
+        while waiting or self.core.busy:
+            if not self.core.busy:
+                batch, waiting = waiting[: self.settings.at_once], waiting[self.settings.at_once :]
+                for request_id, prompt in batch:
+                    self.channel.inbox.append(Submit(1, request_id, list(prompt), params, 1, 0, b"", float(request_id)))
+            self.core.step()
+            check_books(self.core.scheduler.kv)
+            self._listen(heard)
+        self.core.check_idle()
+        return [heard[request_id] for request_id in range(first, self._next_id)]
+
+    def _listen(self, heard: dict[int, Heard]) -> None:
+        frames, self.channel.frames = self.channel.frames, []
+        for frame in frames:
+            assert not frame.refused, frame.refused
+            for output in frame.outputs:
+                one = heard.setdefault(output.request_id, Heard())
+                one.tokens.extend(token.token for token in output.tokens)
+                one.finish = output.finish
+                one.cached_tokens = output.cached_tokens
+                assert output.finish in (None, FinishReason.LENGTH, FinishReason.STOP), output
+
+
+def allocate(runner: ModelRunner, blocks: int) -> Ledger:
+    """A pool of exactly so many blocks."""
+    facts = runner.facts
+    (group,) = facts.groups
+    ledger = size_cache(
+        facts.groups,
+        model_context=facts.context_length,
+        context_limit=None,
+        kv_cache_size=(blocks + 1) * group.block_bytes,
+        memory_fraction=1.0,
+        device_bytes_total=facts.device_bytes_total,
+        device_bytes_used=0,
+    )
+    assert ledger.blocks == blocks
+    runner.allocate(blocks)
+    return ledger
