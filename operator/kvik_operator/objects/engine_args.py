@@ -4,9 +4,11 @@ The engine's own defaults are left to the engine, so that they may differ betwee
 every flag.
 """
 
+import math
+
 from kvik_operator.crd.effective import Effective
 from kvik_operator.crd.inferencepool import PoolSpec
-from kvik_operator.crd.quantities import format_duration
+from kvik_operator.crd.quantities import format_duration, parse_quantity
 from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
 
 
@@ -24,7 +26,7 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> lis
         "max-batch-tokens": batching.max_batch_tokens,
         "chunked-prefill-tokens": batching.chunked_prefill_tokens,
         "max-queued-requests": batching.max_queued_requests,
-        "kv-cache-size": effective.kv_cache.size,
+        "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
         "prefix-cache": {None: None, "BlockHash": "block-hash", "Disabled": "disabled"}[kv.prefix_cache],
@@ -51,3 +53,8 @@ def pull_args(spec: PoolSpec, source: str, token_file: str | None) -> list[str]:
 def literal(text: str) -> str:
     """The kubelet expands `$(NAME)` in arguments and variables; doubled, it stays what the user wrote."""
     return text.replace("$(", "$$(")
+
+
+def _bytes(quantity: str | None) -> int | None:
+    """Whole bytes: the engine need not know all that a Kubernetes quantity can be (1e9, 500m)."""
+    return None if quantity is None else math.ceil(parse_quantity(quantity))

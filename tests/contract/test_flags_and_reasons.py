@@ -1,0 +1,156 @@
+"""docs/contract.md, sections 2 and 3: what the operator says to an engine is understood, and the other way round."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvik_engine.cli import class_defaults, model, serve
+from kvik_engine.cli.serve_options import read_options
+from kvik_engine.errors import StartError, StartReason
+from kvik_operator.crd.effective import effective
+from kvik_operator.crd.inferencepool import PoolSpec
+from kvik_operator.names import ENGINE_REASONS, Reason
+from kvik_operator.objects.engine_args import pull_args, serve_args
+from kvik_operator.objects.model_source import model_source
+from kvik_operator.reconcile.pod_state import engine_reason
+from tests.support.pools import SOURCE, spec_of
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACT = (ROOT / "docs" / "contract.md").read_text()
+CRD = yaml.safe_load((ROOT / "crds" / "inferencepools.kvik.dev.yaml").read_text())
+SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+EVERYTHING: dict[str, Any] = {
+    "model": {
+        "source": SOURCE,
+        "name": "org/m:1",
+        "digest": "sha256:" + "a" * 64,
+        "dtype": "BF16",
+        "maxContextTokens": 8192,
+    },
+    "slo": {"class": "Interactive"},
+    "batching": {"maxRequests": 8, "maxBatchTokens": 256, "chunkedPrefillTokens": 64, "maxQueuedRequests": 3},
+    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "prefixCache": "Disabled"},
+    "resources": {"device": "CPU"},
+    "startup": {"timeout": "90s"},
+    "drain": {"timeout": "1500ms"},
+}
+
+
+def engine_reads(spec: PoolSpec) -> dict[str, Any]:
+    """The operator's command line, as the engine understands it. StartError names what it does not."""
+    args = serve_args(spec, effective(spec, "chat"), model_source(spec.model.source))
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    serve.add_arguments(parser)
+    flags = vars(parser.parse_args(args[1:]))
+    assert flags.pop("model") == "/models/smollm2/model.gguf"
+    return read_options(flags, {})
+
+
+def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
+    assert engine_reads(spec_of(**EVERYTHING)) == {
+        "model_name": "org/m:1",
+        "digest": "sha256:" + "a" * 64,
+        "device": "cpu",
+        "dtype": "bf16",
+        "max_context_tokens": 8192,
+        "slo_class": "interactive",
+        "max_requests": 8,
+        "max_batch_tokens": 256,
+        "chunked_prefill_tokens": 64,
+        "max_queued_requests": 3,
+        "kv_cache_size": 3 * 2**29,
+        "block_tokens": 32,
+        "prefix_cache": "disabled",
+        "drain_timeout": 1.5,
+        "startup_timeout": 90.0,
+    }
+
+
+def test_the_contract_lists_every_flag_that_the_operator_sets() -> None:
+    args = serve_args(spec_of(**EVERYTHING), effective(spec_of(**EVERYTHING), "chat"), model_source(SOURCE))
+    percent = spec_of(kvCache={"memoryPercent": 85})
+    args += serve_args(percent, effective(percent, "chat"), model_source(SOURCE))
+    hub = spec_of(model={**EVERYTHING["model"], "source": "hf://o/n@r"})
+    args += pull_args(hub, "hf://o/n@r", "/token")
+    documented = set(re.findall(r"^\| `(--[a-z-]+)`", CONTRACT, re.MULTILINE))
+    assert {arg.split("=")[0] for arg in args if arg.startswith("--")} == documented
+
+
+def test_the_engine_reads_the_memory_fraction() -> None:
+    assert engine_reads(spec_of(kvCache={"memoryPercent": 85}))["memory_fraction"] == 0.85
+
+
+@pytest.mark.parametrize("dtype", SPEC["model"]["properties"]["dtype"]["enum"])
+@pytest.mark.parametrize("slo_class", SPEC["slo"]["properties"]["class"]["enum"])
+@pytest.mark.parametrize("device", SPEC["resources"]["properties"]["device"]["enum"])
+def test_every_word_of_the_schema_is_one_of_the_engines(dtype: str, slo_class: str, device: str) -> None:
+    for prefix_cache in SPEC["kvCache"]["properties"]["prefixCache"]["enum"]:
+        read = engine_reads(
+            spec_of(
+                model={"source": SOURCE, "dtype": dtype},
+                slo={"class": slo_class},
+                resources={"device": device},
+                kvCache={"prefixCache": prefix_cache},
+            )
+        )
+        assert read["dtype"] == dtype.lower()
+
+
+NUMBERS = [
+    ("model", "maxContextTokens"),
+    ("batching", "maxRequests"),
+    ("batching", "maxBatchTokens"),
+    ("batching", "chunkedPrefillTokens"),
+    ("batching", "maxQueuedRequests"),
+]
+
+
+@pytest.mark.parametrize(("group", "field"), NUMBERS)
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
+def test_the_engine_takes_every_number_that_the_schema_takes(group: str, field: str, bound: str) -> None:
+    value = SPEC[group]["properties"][field][bound]
+    groups = {group: {field: value}} if group != "model" else {"model": {"source": SOURCE, field: value}}
+    name = re.sub("([A-Z])", lambda letter: "_" + letter.group().lower(), field)
+    assert engine_reads(spec_of(**groups))[name] == value
+
+
+@pytest.mark.parametrize("slo_class", ["Interactive", "Balanced", "Batch"])
+@pytest.mark.parametrize("device", ["GPU", "CPU"])
+def test_both_know_the_same_class_table(slo_class: str, device: str) -> None:
+    """The operator passes the values; the engine's own serve people without an operator."""
+    values = effective(spec_of(slo={"class": slo_class}, resources={"device": device}), "chat").batching
+    assert class_defaults.batching(slo_class.lower(), device.lower(), {}) == {
+        "max_requests": values.max_requests,
+        "max_batch_tokens": values.max_batch_tokens,
+        "chunked_prefill_tokens": values.chunked_prefill_tokens,
+        "max_queued_requests": values.max_queued_requests,
+    }
+
+
+def test_the_fetching_containers_flags_are_known() -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    model.add_arguments(parser)
+    hub = spec_of(model={"source": "hf://o/n@r#m.gguf", "digest": "sha256:" + "a" * 64})
+    read = parser.parse_args(pull_args(hub, "hf://o/n@r#m.gguf", "/token")[1:])
+    assert (read.source, read.to, read.token_file) == ("hf://o/n@r#m.gguf", "/models/pool", "/token")
+    assert read.digest == "sha256:" + "a" * 64
+
+
+def documented_reasons() -> set[str]:
+    section = CONTRACT.partition("## 3.")[2].partition("## 4.")[0]
+    return set(re.findall(r"^\| `([A-Za-z]+)` \|", section, re.MULTILINE))
+
+
+def test_the_operator_knows_every_reason_of_the_contract_and_of_the_engine() -> None:
+    assert {str(reason) for reason in ENGINE_REASONS} == documented_reasons()
+    assert {str(reason) for reason in StartReason} <= documented_reasons()
+
+
+@pytest.mark.parametrize("reason", StartReason)
+def test_an_engines_last_line_is_found_by_the_operator(reason: StartReason) -> None:
+    assert engine_reason(str(StartError(reason, "a: b: c"))) == (Reason(reason), "a: b: c")
