@@ -15,7 +15,7 @@ from pathlib import Path
 
 from images import builder, catalog
 from tests.support.in_cluster_traffic import run_python
-from tests.support.kubectl import Kubectl, condition
+from tests.support.kubectl import Kubectl, KubectlError, condition
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEM = "kvik-system"
@@ -92,31 +92,44 @@ def ensure_images(cluster: Cluster) -> dict[str, catalog.Image]:
     return images
 
 
-def ensure_namespace(kubectl: Kubectl, built_from: str) -> bool:
-    """Makes a namespace that refuses every pod that is not `restricted`; whether what runs there is of this build."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    found = kubectl.get("namespace", kubectl.namespace) or {"metadata": {}}
-    metadata = {"name": kubectl.namespace, "labels": labels, "annotations": {BUILT_FROM: built_from}}
+def ensure_namespace(kubectl: Kubectl) -> None:
+    """Makes a namespace that refuses every pod that is not `restricted`."""
+    metadata = {"name": kubectl.namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
     kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
-    before: str | None = found["metadata"].get("annotations", {}).get(BUILT_FROM)
-    return before == built_from
+
+
+def runs_build(kubectl: Kubectl, build: str) -> bool:
+    """Whether what runs in the namespace was started from this build of its image."""
+    namespace = kubectl.get("namespace", kubectl.namespace) or {"metadata": {}}
+    before: str | None = namespace["metadata"].get("annotations", {}).get(BUILT_FROM)
+    return before == build
+
+
+def note_build(kubectl: Kubectl, build: str) -> None:
+    kubectl.run("annotate", "--overwrite", "namespace", kubectl.namespace, f"{BUILT_FROM}={build}")
 
 
 def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
     """Both charts, and a fresh operator where its image was built anew under the same tag."""
-    current = ensure_namespace(cluster.in_namespace(SYSTEM), built_from(images["operator"]))
+    system, build = cluster.in_namespace(SYSTEM), built_from(images["operator"])
+    ensure_namespace(system)
     repositories = [
         f"--set=image.operator.repository={cluster.image_prefix}kvik/operator",
         *(f"--set=image.engine.{device}.repository={cluster.image_prefix}kvik/engine" for device in ("gpu", "cpu")),
         *(["--set=image.pullPolicy=IfNotPresent"] if os.environ.get("CLUSTER") == "existing" else []),
     ]
-    upgrade = ("upgrade", "--install", "--wait", "--timeout=180s")
-    cluster.run_helm(*upgrade, "kvik-crds", "charts/kvik-crds")
-    cluster.run_helm(*upgrade, "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories)
-    if not current:
-        system = cluster.in_namespace(SYSTEM)
+    cluster.run_helm("upgrade", "--install", "kvik-crds", "charts/kvik-crds")
+    cluster.run_helm(
+        "upgrade", "--install", "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories
+    )
+    if not runs_build(system, build):
         system.run("rollout", "restart", "deployment", "--selector=app.kubernetes.io/instance=kvik")
-        system.run("rollout", "status", "deployment", "--selector=app.kubernetes.io/instance=kvik", "--timeout=120s")
+    try:
+        system.run("rollout", "status", "deployment", "--selector=app.kubernetes.io/instance=kvik", "--timeout=100s")
+    except KubectlError as error:
+        print(system.run("get", "pods,events"), system.run("logs", "--selector=app.kubernetes.io/instance=kvik"))
+        raise DemoError("the operator does not become ready (see above)") from error
+    note_build(system, build)
 
 
 def built_from(image: catalog.Image) -> str:
@@ -165,10 +178,13 @@ def up() -> None:
 
     say(f"The pool {POOL} in namespace {NAMESPACE}")
     kubectl = cluster.in_namespace(NAMESPACE)
-    if not ensure_namespace(kubectl, built_from(images["demo"])):
+    build = built_from(images["demo"])
+    ensure_namespace(kubectl)
+    if not runs_build(kubectl, build):
         kubectl.run("delete", POOLS, "--all", timeout=180)
     print(kubectl.apply(EXAMPLE.read_text()).rstrip())
     wait_until_ready(kubectl)
+    note_build(kubectl, build)
 
     say(f"A question to {URL}, asked from a pod")
     print(f"  Q: {QUESTION}")
