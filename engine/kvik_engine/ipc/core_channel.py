@@ -98,7 +98,10 @@ class CoreChannel:
         return received
 
     def send(self, stats: CoreStats, news: Mapping[int, Frame]) -> None:
-        """Send one step's news by api_id. API processes without news get the counters alone."""
+        """Send one step's news by api_id. API processes without news get the counters alone.
+
+        The frames are the channel's from here on.
+        """
         now = self._clock()
         for peer in list(self._peers.values()):
             frame = news.get(peer.api_id) if peer.api_id is not None else None

@@ -1,4 +1,7 @@
-"""Merging frames that could not be sent yet, so that a slow API process gets one frame for many steps."""
+"""Merging news that could not be delivered yet, so that a slow reader gets one piece for many steps.
+
+The older piece is consumed: its lists grow in place, so that merging a step costs what the step brought.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,19 @@ from kvik_engine.ipc.messages import Frame, Output
 
 def merge_frames(old: Frame, new: Frame) -> Frame:
     """Both frames as one: events in order, tokens of a choice joined, the newer counters."""
-    outputs: dict[tuple[int, int], Output] = {(o.request_id, o.choice): o for o in old.outputs}
+    old.queued.extend(new.queued)
+    old.refused.extend(new.refused)
+    places = {(output.request_id, output.choice): i for i, output in enumerate(old.outputs)}
     for output in new.outputs:
-        key = (output.request_id, output.choice)
-        known = outputs.get(key)
-        outputs[key] = output if known is None else merge_outputs(known, output)
-    return Frame(
-        queued=[*old.queued, *new.queued],
-        refused=[*old.refused, *new.refused],
-        outputs=list(outputs.values()),
-        stats=new.stats,
-    )
+        place = places.get((output.request_id, output.choice))
+        if place is None:
+            old.outputs.append(output)
+        else:
+            old.outputs[place] = merge_outputs(old.outputs[place], output)
+    return msgspec.structs.replace(old, stats=new.stats)
 
 
 def merge_outputs(old: Output, new: Output) -> Output:
     """Two pieces of news of one choice as one."""
-    return msgspec.structs.replace(
-        new, tokens=[*old.tokens, *new.tokens], cached_tokens=max(old.cached_tokens, new.cached_tokens)
-    )
+    old.tokens.extend(new.tokens)
+    return msgspec.structs.replace(new, tokens=old.tokens, cached_tokens=max(old.cached_tokens, new.cached_tokens))

@@ -46,6 +46,14 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_demo_model_encodes_as_its_makers_tokenizer_does(tmp_path: Path) -> None:
+    ours = load_text_model(converted(demo_model(), tmp_path))
+    text = "Hello 12345 wörld 😀 <|im_end|>\n\tfoo's"
+    want = [19556, 216, 33, 34, 35, 36, 37, 267, 29989, 400, 40303, 218, 216, 2, 198, 197, 15236, 506]
+    assert ours.encode(text, add_special_tokens=True) == want
+
+
+@pytest.mark.long
 def test_the_demo_models_tokenizer_equals_transformers_own_conversion(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -66,7 +74,7 @@ def test_the_demo_models_tokenizer_equals_transformers_own_conversion(tmp_path: 
 
 
 def test_smollm_splits_every_numeric_character_off() -> None:
-    """As its tokenizer.json says (Digits, then ByteLevel); transformers' GGUF conversion loses this for ½ and the like."""
+    """As its tokenizer.json says (Digits, then ByteLevel); transformers' GGUF conversion loses this for ½."""
     pre_tokenizer = tokenizer_from_gguf(byte_level_metadata(**{"tokenizer.ggml.pre": "smollm"})).pre_tokenizer
     assert [piece for piece, _ in pre_tokenizer.pre_tokenize_str("a 12½")] == ["a", "Ġ", "1", "2", "Â½"]
 

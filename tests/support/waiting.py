@@ -1,0 +1,23 @@
+"""Waiting for something that another task or process brings about."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Return when `condition()` holds; TimeoutError after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  (what is awaited has no event to wait on)
+            await asyncio.sleep(0.002)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30.0, pause: float = 0.05) -> None:
+    """The same for tests without an event loop."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not true within {seconds} s")
+        time.sleep(pause)
