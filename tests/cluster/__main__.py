@@ -72,7 +72,11 @@ def _one_at_a_time() -> Iterator[None]:
     """Two `up`s at once would clean each other away."""
     cache_root().mkdir(parents=True, exist_ok=True)
     with (cache_root() / "cluster.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("cluster: waiting for another command on this cluster ...", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
