@@ -3,7 +3,7 @@
 Its load of a GGUF file takes half a minute, so the result is kept as safetensors in the cache folder under a stamp of
 the file and of transformers' version.
 
-The prompts of tests/data/oracle_prompts.json were searched for once: 3 to 900 tokens, and at each of 64 greedy steps the
+The prompts of tests/data/oracle_prompts.json were searched for once: 3 to 900 tokens, and at each of 64 steps the
 likeliest token leads the next by at least 1e-3, so that rounding in another order cannot change the answer.
 """
 

@@ -68,7 +68,7 @@ class GGUFCheckpoint:
         step = max(1, SLICE_ELEMENTS // rows.shape[1])
         for start in range(0, rows.shape[0], step):
             rows[start : start + step] = _floats(raw[start : start + step], GGMLQuantizationType(info.ggml_type))
-        heads = self._heads.get(name.split(".")[-2])
+        heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
         if isinstance(heads, int):
             into.copy_(undo_rotary_permutation(into, heads))
 
