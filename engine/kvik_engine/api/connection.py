@@ -48,7 +48,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._current_request is None and not self._messages:
+        if self._waiter is not None and not self._messages:  # it waits for a request, so this is of a head
             self._head_bytes += len(data)
             if self._head_timer is None:
                 self._expect_head()
