@@ -1,24 +1,16 @@
-"""The real cluster with the chart installed, and a namespace that enforces `restricted`.
+"""The real cluster with the charts installed, and a namespace that enforces `restricted`.
 
 The release is the one `make demo` uses (one operator may watch all namespaces), so these tests end a demo that runs.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from images import catalog
 
-from tests.cluster import build
-from tests.cluster.paths import local_cluster
+from scripts import demo
 from tests.support.kubectl import Kubectl
 
-ROOT = Path(__file__).resolve().parents[2]
-SYSTEM_NAMESPACE = "kvik-system"
 POOL_NAMESPACE = "kvik-e2e"
 
 
@@ -31,57 +23,47 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How the chart was installed, so that a test can uninstall it."""
+    """The installed charts, so that a test can uninstall one."""
 
-    helm: list[str]
+    cluster: demo.Cluster
     system: Kubectl
 
     def uninstall(self) -> None:
-        subprocess.run([*self.helm, "uninstall", "kvik", "--wait", "--timeout=60s"], check=True)
+        self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s")
 
 
 @pytest.fixture(scope="session")
-def images() -> Images:
-    """Built from this tree, unless they are there already."""
-    products = catalog.product(os.environ.get("IMAGE_PREFIX", catalog.LOCAL_PREFIX))
-    subprocess.run([sys.executable, "-m", "images", "operator", "demo"], cwd=ROOT, check=True)
+def cluster() -> demo.Cluster:
+    """The cluster that CLUSTER names, running."""
+    return demo.cluster_of("env")
+
+
+@pytest.fixture(scope="session")
+def images(cluster: demo.Cluster) -> Images:
+    """Built from this tree, unless they are there already, and in the cluster."""
+    products = demo.ensure_images(cluster)
     return Images(operator=products["operator"].name, engine=products["demo"].name)
 
 
 @pytest.fixture(scope="session")
-def system(images: Images) -> Kubectl:
-    """The running cluster, with the images in it."""
-    for command in (["up"], ["load", images.operator, images.engine]):
-        subprocess.run([sys.executable, "-m", "tests.cluster", *command], cwd=ROOT, check=True)
-    return Kubectl(build.programs().kubectl, local_cluster().kubeconfig, SYSTEM_NAMESPACE)
+def system(cluster: demo.Cluster, images: Images) -> Kubectl:
+    """The operator's namespace on a cluster that has the images."""
+    return cluster.in_namespace(demo.SYSTEM)
 
 
 @pytest.fixture(scope="session")
-def release(system: Kubectl) -> Release:
-    """Both charts, installed or upgraded to this tree."""
-    helm = [
-        str(build.programs().helm),
-        f"--kubeconfig={system.kubeconfig}",
-        f"--namespace={SYSTEM_NAMESPACE}",
-    ]
-    for arguments in (
-        ["kvik-crds", "charts/kvik-crds"],
-        ["kvik", "charts/kvik", "--values=examples/local-values.yaml"],
-    ):
-        subprocess.run(
-            [*helm, "upgrade", "--install", "--create-namespace", "--wait", "--timeout=120s", *arguments],
-            cwd=ROOT,
-            check=True,
-        )
-    return Release(helm, system)
+def release(cluster: demo.Cluster, system: Kubectl) -> Release:
+    """Both charts, installed or upgraded to this tree. A demo's pool would only take the cores away."""
+    system.run("delete", "namespace", demo.NAMESPACE, "--ignore-not-found", timeout=180)
+    demo.install(cluster, demo.ensure_images(cluster))
+    return Release(cluster, system)
 
 
 @pytest.fixture(scope="session")
 def pools(release: Release) -> Iterator[Kubectl]:
     """The namespace of the test's pools; it refuses every pod that is not `restricted`."""
-    system = release.system
-    system.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", timeout=180)
-    system.run("create", "namespace", POOL_NAMESPACE)
-    system.run("label", "namespace", POOL_NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    yield Kubectl(system.program, system.kubeconfig, POOL_NAMESPACE)
-    system.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", "--wait=false")
+    pools = release.cluster.in_namespace(POOL_NAMESPACE)
+    pools.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", timeout=180)
+    demo.ensure_namespace(pools)
+    yield pools
+    pools.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", "--wait=false")
