@@ -10,8 +10,14 @@ import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from kvik_operator.names import PoolKey, Reason
+from kvik_operator.reconcile.observe import observe
+from kvik_operator.reconcile.status import Reports, status_update
+from kvik_operator.reconcile.types import Applied, EngineInfo, ScaleStep, ScalingReport
 from tests.support.control_plane import RunningControlPlane, control_plane
+from tests.support.fake_cluster import FakeCluster
 from tests.support.kubectl import wait_for
+from tests.support.pools import NOW, at, make_pod
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -19,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"
 NAMESPACE = "default"
 SOURCE = "file:///models/smollm2/model.gguf"
+SCHEMA = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+STATUS = SCHEMA["properties"]["status"]["properties"]
 
 
 class Pools:
@@ -322,33 +330,52 @@ def test_scale_reads_and_writes_replicas_and_apply_keeps_them(plane: RunningCont
     assert read == "3"
 
 
-def test_a_status_of_our_own_making_is_stored_whole(plane: RunningControlPlane, pools: Pools) -> None:
-    """What the operator writes is in the schema: nothing of it is pruned."""
-    pools.create(pool(name="told"), dry_run=False)
-    status = {
-        "observedGeneration": 1,
-        "ready": "1/1",
-        "replicas": 1,
-        "readyReplicas": 1,
-        "selector": "kvik.dev/pool=told",
-        "endpoint": "http://told.default.svc:8000/v1",
+def whole_status(stored: dict[str, Any]) -> Mapping[str, Any]:
+    """A status of the operator's own making, with every field that it can write."""
+    stored["metadata"]["namespace"] = NAMESPACE
+    cluster = FakeCluster(stored)
+    cluster.engine_pods = [make_pod(ready=True, model={"state": {"terminated": FETCHED}})]
+    observed = observe(PoolKey(NAMESPACE, stored["metadata"]["name"]), stored, cluster, NOW)
+    infos = {
+        "uid-chat-1": EngineInfo(
+            version="0.1.0",
+            model_name="chat",
+            revision="c0ffee",
+            digest="sha256:1",
+            parameters=8_000_000_000,
+            context=8192,
+            dtype="bf16",
+            kv_bytes_per_token=131072,
+            kv_max_tokens=1_000_000,
+            startup=dict.fromkeys(("model_fetched", "weights_loaded", "compiled", "warm"), NOW),
+        )
     }
+    step = ScaleStep(NOW, 1, 2, "up", "kv", 180, "60 % of full x 3 pods / 75 % -> 3")
+    scaling = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 %", 2, NOW, (step,))
+    return status_update(observed, 1, Applied({}), Reports(infos, scaling)).patch
+
+
+FETCHED = {"exitCode": 0, "startedAt": at(-8), "finishedAt": at(-6)}
+
+
+def test_a_status_of_our_own_making_is_stored_whole(plane: RunningControlPlane, pools: Pools) -> None:
+    """What the operator writes is in the schema: nothing of it is pruned, and kubectl shows it."""
+    status = whole_status(pools.create(pool(EVERYTHING, name="told"), dry_run=False))
+    assert set(status) == set(STATUS), "the operator writes every field of the schema, and no other"
     plane.run_kubectl(
         "patch", "inferencepools.kvik.dev/told", "-n", NAMESPACE, "--subresource=status", "--type=merge",
         "-p", json.dumps({"status": status}),
     )  # fmt: skip
     stored = json.loads(plane.run_kubectl("get", "inferencepools.kvik.dev/told", "-n", NAMESPACE, "-o", "json"))
     assert stored["status"] == status
-    shown = plane.run_kubectl("get", "kvp", "told", "-n", NAMESPACE)
-    assert shown.split("\n")[0].split() == ["NAME", "READY", "DESIRED", "CLASS", "MODEL", "AGE"]
-    assert shown.split("\n")[1].split()[:4] == ["told", "1/1", "1", "Balanced"]
+    shown = plane.run_kubectl("get", "kvp", "told", "-n", NAMESPACE, "-o", "wide").split("\n")
+    assert shown[0].split() == ["NAME", "READY", "DESIRED", "CLASS", "MODEL", "MAX-TOKENS", "TTFT-TARGET", "AGE"]
+    assert shown[1].split()[:7] == ["told", "1/1", "1", "Interactive", "org/chat:latest", "1000000", "1500ms"]
 
 
 def test_every_field_of_the_schema_is_described() -> None:
     """`kubectl explain` has something to say about each of them."""
-    crd = yaml.safe_load(CRD.read_text())
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert list(_undescribed(schema, "")) == []
+    assert list(_undescribed(SCHEMA, "")) == []
 
 
 def _undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:

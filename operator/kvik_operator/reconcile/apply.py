@@ -19,11 +19,12 @@ async def apply(cluster: Cluster, observed: Observed, wanted: Desired) -> Applie
         kind = ChildKind(manifest["kind"])
         try:
             stored = await _ensure(cluster, observed, kind, manifest)
-        except NotFound:
-            return Applied(children, gone=True)
         except Refused as error:
             if error.namespace_terminating:
                 return Applied(children, gone=True)
+            problems.append(_refused(error))
+        except NotFound as error:
+            # The namespace went away (then the status cannot be written either), or an API is not served.
             problems.append(_refused(error))
         except Unavailable as error:
             if error.status is None:

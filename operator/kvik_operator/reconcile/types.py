@@ -185,7 +185,7 @@ class ApplyProblem:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What apply did. `children` are the objects as now stored; `gone`: the namespace or the pool is being deleted."""
+    """What apply did. `children` are the objects as now stored; `gone`: the namespace is being deleted."""
 
     children: Mapping[ChildKind, Object]
     problems: tuple[ApplyProblem, ...] = ()

@@ -229,19 +229,28 @@ async def test_a_refusal_is_told_and_clears_once_it_is_lifted(message: str, want
     assert operator.cluster.condition("Ready")["reason"] == "Starting"
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        refused("unable to create new content in namespace demo because it is being terminated"),
-        NotFound("apply Deployment demo/chat", 404, "NotFound", 'namespaces "demo" not found'),
-    ],
-    ids=["terminating", "gone"],
-)
-async def test_a_namespace_that_goes_away_stops_the_work(failure: ClusterError) -> None:
+async def test_a_namespace_that_is_going_stops_the_work() -> None:
     operator = Operator()
-    operator.cluster.failures["apply ServiceAccount"] = failure
+    message = "unable to create new content in namespace demo because it is being terminated"
+    operator.cluster.failures["apply ServiceAccount"] = refused(message)
     assert await operator.look() is None
     assert operator.cluster.writes() == ["apply ServiceAccount"]
+
+
+async def test_a_namespace_that_is_gone_ends_the_work() -> None:
+    operator = Operator()
+    gone = NotFound("apply", 404, "NotFound", 'namespaces "demo" not found')
+    operator.cluster.failures = {"apply ServiceAccount": gone, "patch_status": gone}
+    assert await operator.look() is None
+
+
+async def test_an_api_that_is_not_served_is_told() -> None:
+    operator = Operator()
+    operator.cluster.failures["apply NetworkPolicy"] = NotFound(
+        "apply", 404, "NotFound", "the server could not find it"
+    )
+    assert await operator.look() == WATCH_CLOSELY
+    assert operator.cluster.condition("Ready")["reason"] == "ApplyRefused"
 
 
 @pytest.mark.parametrize(
