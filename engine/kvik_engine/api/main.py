@@ -79,9 +79,9 @@ class ApiProcess:
     async def run(self) -> None:
         """Serve until told to stop, drain, return. StartError when a port is taken."""
         self._stop = asyncio.get_running_loop().create_future()
-        api_socket = _bind(self._config.host, self._config.port)
+        api_socket = bind_or_refuse(self._config.host, self._config.port)
         probes = ProbeServer(
-            lambda: probe_app(self._status, self._page), _bind(self._config.host, self._config.metrics_port)
+            lambda: probe_app(self._status, self._page), bind_or_refuse(self._config.host, self._config.metrics_port)
         )
         self._listen_to_signals()
         self._client.start()
@@ -143,7 +143,8 @@ class ApiProcess:
         )
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind_or_refuse(host: str, port: int) -> socket.socket:
+    """A bound socket. StartError (PortInUse) when it is taken."""
     try:
         return bind(host, port)
     except OSError as error:

@@ -66,3 +66,4 @@ async def finish_headers(request: web.Request, response: web.StreamResponse) -> 
     response.headers["x-request-id"] = request.get(_REQUEST_ID, "")
     if request.app[SERVICE].drain.draining:
         response.force_close()
+        response.headers["Connection"] = "close"  # aiohttp wrote its own before this signal

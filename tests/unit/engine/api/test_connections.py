@@ -1,0 +1,253 @@
+"""Clients that are slow, half open, gone or hostile: bounded, answered where possible, and never at others' cost.
+
+aiohttp leaves most of this open (no head timeout, no cap, an hour of keep-alive), so its defaults are tested here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from kvik_engine.api import body, connection, limits
+from kvik_engine.api.sse import EventStream
+from tests.support.live_api import CHAT, LiveApi
+from tests.support.waiting import until
+
+BODY = json.dumps(CHAT | {"stream": True}).encode()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.fixture
+async def connect(
+    api: LiveApi,
+) -> AsyncIterator[Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]]:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def make() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writers.append(writer)
+        return reader, writer
+
+    yield make
+    for writer in writers:
+        writer.close()
+
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def error_of(answer: bytes) -> dict[str, object]:
+    error: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    return error
+
+
+async def test_a_head_that_never_ends_is_answered_and_closed(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slowloris."""
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
+    reader, writer = await connect()
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    answer = await reader.read()
+    assert status(answer) == 408
+    assert error_of(answer)["type"] == "invalid_request_error"
+
+
+async def test_a_connection_that_says_nothing_is_closed(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
+    reader, _ = await connect()
+    assert await reader.read() == b""
+
+
+async def test_the_second_head_of_a_connection_has_a_limit_too(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = await connect()
+    writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status(await reader.readuntil(b"}")) == 200
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
+    writer.write(b"GET /ver")
+    assert status(await reader.read()) == 408
+
+
+async def test_an_idle_connection_is_kept_then_closed(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_SECONDS", 0.3)
+    reader, writer = await connect()
+    for _ in range(2):
+        writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status(await reader.readuntil(b"}")) == 200
+        await asyncio.sleep(0.1)
+    assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /version HTTP/1.1\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /version HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % i for i in range(200)) + b"\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /version HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"a" * 4000) for i in range(8)),
+        b"\x00\x01\x02\x03\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /version HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
+    api: LiveApi, connect: Connect, head: bytes
+) -> None:
+    """CVE-2025-48956 and its like: one request must not cost the server its memory."""
+    reader, writer = await connect()
+    writer.write(head)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert status(answer) in (400, 431)
+    assert error_of(answer)["type"] == "invalid_request_error"
+    assert (await api.complete()).status == 200
+
+
+async def test_a_body_that_never_comes_times_out(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body.read_body, "__defaults__", (0.1,))
+    reader, writer = await connect()
+    writer.write(HEAD % 1000 + b'{"mess')
+    answer = await reader.readuntil(b"}}")
+    assert status(answer) == 408
+    assert api.core.submits == []
+
+
+async def test_connections_beyond_the_cap_are_closed_at_once(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 3)
+    readers = [(await connect())[0] for _ in range(3)]
+    await asyncio.sleep(0.02)
+    refused, _ = await connect()
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(refused.read(), 5) == b""
+    assert not any(reader.at_eof() for reader in readers)
+
+
+async def test_a_client_gone_while_its_body_is_read_leaves_nothing(api: LiveApi, connect: Connect) -> None:
+    _, writer = await connect()
+    writer.write(HEAD % 1000 + b"{")
+    await until(lambda: api.service.drain.active == 1)
+    writer.transport.abort()
+    await until(lambda: api.service.drain.active == 0)
+    assert api.core.submits == []
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_gone_while_its_request_waits_frees_it(api: LiveApi, connect: Connect, stream: bool) -> None:
+    """ATOM PR #1562: requests without streaming were never cancelled."""
+    api.core.queue = True
+    api.core.gate.clear()
+    data = json.dumps(CHAT | {"stream": stream}).encode()
+    _, writer = await connect()
+    writer.write(HEAD % len(data) + data)
+    await until(lambda: api.core.submits)
+    writer.transport.abort()
+    await until(lambda: api.core.aborts)
+    await until(lambda: api.client.running == 0)
+    assert len(api.core.aborts) == 1
+    assert api.core.running == 0
+
+
+async def test_a_client_gone_before_the_core_answered_frees_it(api: LiveApi, connect: Connect) -> None:
+    api.core.queue = False
+    _, writer = await connect()
+    writer.write(HEAD % len(BODY) + BODY)
+    await until(lambda: api.client.running == 1)
+    writer.transport.abort()
+    await until(lambda: api.core.aborts)
+    assert api.client.running == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_gone_while_tokens_flow_frees_it(api: LiveApi, connect: Connect, stream: bool) -> None:
+    api.core.reply = lambda submit: b"x" * 200
+    data = json.dumps(CHAT | {"stream": stream, "n": 4}).encode()
+    _, writer = await connect()
+    writer.write(HEAD % len(data) + data)
+    await until(lambda: api.core.submits)
+    writer.transport.abort()
+    await until(lambda: api.core.aborts)
+    await until(lambda: api.core.running == 0)
+    assert len(api.core.aborts) == 1, "one abort for all choices"
+
+
+async def test_a_finished_request_is_never_aborted(api: LiveApi, connect: Connect) -> None:
+    """ATOM PR #1589: 58,455 useless aborts."""
+    reader, writer = await connect()
+    writer.write(HEAD % len(BODY) + BODY)
+    await reader.readuntil(b"[DONE]")
+    writer.transport.abort()
+    await asyncio.sleep(0.05)
+    assert api.core.aborts == []
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
+    api: LiveApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """opencode PR #19423: a stalled client grew the server to 187 GB."""
+    monkeypatch.setattr(EventStream.__init__, "__defaults__", (0.2,))
+    write = EventStream._write
+
+    async def write_much(self: EventStream, data: bytes) -> None:
+        """Fill the sockets' buffers sooner than tokens would."""
+        await write(self, data + b": " + b"z" * (1 << 20) + b"\n\n")
+
+    monkeypatch.setattr(EventStream, "_write", write_much)
+    api.core.reply = lambda submit: b"y" * 250
+    data = json.dumps(CHAT | {"stream": True, "n": 8}).encode()
+
+    class Stalled(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(HEAD % len(data) + data)
+            transport.pause_reading()
+
+    transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
+    await until(lambda: api.core.submits)
+    await until(lambda: api.client.running == 0)
+    transport.abort()
+    assert len(api.core.aborts) == 1
+    assert api.core.running == 0
+
+
+async def test_a_silent_stream_gets_comments(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvik_engine.api import answer
+
+    monkeypatch.setattr(answer, "KEEPALIVE_COMMENT_SECONDS", 0.05)
+    api.core.gate.clear()
+    asyncio.get_running_loop().call_later(0.3, api.core.gate.set)
+    reply = await api.chat(stream=True)
+    assert reply.text.count(": waiting\n\n") >= 3
+    assert reply.events[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_nothing_is_sent_before_the_core_took_the_request(api: LiveApi, connect: Connect) -> None:
+    api.core.queue = False
+    reader, writer = await connect()
+    writer.write(HEAD % len(BODY) + BODY)
+    await until(lambda: api.client.running == 1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.1)
+
+
+def test_the_limits_are_those_that_connections_use() -> None:
+    """Every bound is data in one module."""
+    assert connection.limits is limits
+    assert limits.max_body_bytes(8192) == (64 << 10) + 16 * 8192

@@ -1,0 +1,153 @@
+"""The metrics port: what docs/contract.md promises, and metrics by their names."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvik_engine.api.app import probe_app
+from kvik_engine.api.connection import bind
+from kvik_engine.api.metrics_page import MetricsPage
+from kvik_engine.api.probe_server import ProbeServer
+from kvik_engine.api.request_metrics import RequestMetrics
+from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
+from tests.support.live_api import MODEL, LiveApi, engine_config
+
+LOAD_KEYS = {
+    *("schema", "state", "step", "kv_blocks_used", "kv_blocks_total", "running", "waiting", "refused_total"),
+    *("waiting_prompt_tokens", "prefill_tokens_per_second", "ttft_p90_seconds", "warm_since"),
+}
+NAMES = {
+    *("kvik_num_requests_running", "kvik_num_requests_waiting", "kvik_kv_cache_utilization", "kvik_kv_cache_fill"),
+    *("kvik_kv_blocks", "kvik_prefix_cache_queries_tokens", "kvik_prefix_cache_hits_tokens", "kvik_preemptions"),
+    *("kvik_waiting_prompt_tokens", "kvik_requests_refused", "kvik_prompt_tokens", "kvik_generation_tokens"),
+    *("kvik_time_to_first_token_seconds", "kvik_time_per_output_token_seconds", "kvik_inter_token_latency_seconds"),
+    *("kvik_e2e_request_latency_seconds", "kvik_requests", "kvik_engine_info", "kvik_core_restarts"),
+    *("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
+    *("vllm:cache_config_info", "vllm:lora_requests_info"),
+}
+
+
+async def test_load_has_the_contracts_keys(api: LiveApi) -> None:
+    await api.chat()
+    load = (await api.get("/load", api.metrics_url)).json
+    assert set(load) == LOAD_KEYS
+    assert (load["schema"], load["state"], load["kv_blocks_total"]) == (1, "ready", 100)
+    assert load["ttft_p90_seconds"] > 0
+    assert load["warm_since"].endswith("Z")
+
+
+async def test_info_has_the_contracts_keys_and_fits_4_kib(api: LiveApi) -> None:
+    reply = await api.get("/info", api.metrics_url)
+    assert len(reply.text) <= 4096
+    info = reply.json
+    assert {"schema", "version", "model", "dtype", "kv", "startup", "effective"} <= set(info)
+    assert info["model"] == {"name": MODEL, "revision": None, "digest": None, "parameters": 1000, "context": 256}
+    assert info["kv"] == {"bytes_per_token": 64, "block_tokens": 16, "blocks_total": 100, "max_tokens": 1600}
+    startup = info["startup"]
+    assert startup["weights_loaded"] <= startup["warm"]
+    assert (startup["model_fetched"], startup["compiled"]) == (None, None)
+
+
+async def test_metrics_have_their_names_and_the_models_name_on_every_series(api: LiveApi) -> None:
+    await api.chat()
+    for base in (api.url, api.metrics_url):
+        families = list(text_string_to_metric_families((await api.get("/metrics", base)).text))
+        assert {f.name for f in families} >= NAMES
+        for family in families:
+            for sample in family.samples:
+                assert sample.labels["model_name"] == MODEL, sample.name
+
+
+async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
+    now = 100.0
+    page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), lambda: now)
+    first = page.render()
+    assert page.render() is first
+    now += 0.3
+    assert page.render() is not first
+
+
+async def test_counts_of_ended_choices_by_reason(api: LiveApi) -> None:
+    await api.chat(n=2)
+    await api.chat(max_tokens=1)
+    api.service.metrics.registry.collect()
+    value = api.service.metrics.registry.get_sample_value
+    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "stop"}) == 2
+    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "length"}) == 1
+
+
+def test_ttft_p90_looks_at_the_last_minute_only() -> None:
+    now = 1000.0
+    metrics = RequestMetrics(MODEL, lambda: now)
+    assert metrics.ttft_p90() is None
+    for i in range(10):
+        metrics.first_token(float(i))
+    assert metrics.ttft_p90() == 9.0
+    now += 61
+    metrics.first_token(0.5)
+    assert metrics.ttft_p90() == 0.5
+
+
+async def test_a_hung_core_fails_liveness_and_readiness(api: LiveApi) -> None:
+    """vllm #36960, #45414: running 0 or stuck, waiting n, healthy for ever."""
+    run_dir = Path(api.service.config.run_dir)
+    past = time.monotonic() - 11
+    HeartbeatWriter(run_dir / HEARTBEAT_FILE, lambda: past).beat(Phase.READY, step=3, running=2)
+    for path in ("/live", "/ready"):
+        assert (await api.get(path, api.metrics_url)).status == 503
+    HeartbeatWriter(run_dir / HEARTBEAT_FILE).beat(Phase.STARTING)
+    assert (await api.get("/live", api.metrics_url)).status == 200
+
+
+async def test_a_stuck_event_loop_fails_liveness(api: LiveApi) -> None:
+    api.status.ticked_at = time.monotonic() - 31
+    assert (await api.get("/live", api.metrics_url)).status == 503
+
+
+def get(port: int, path: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=3) as response:
+        return int(response.status)
+
+
+async def test_probes_are_answered_while_the_apis_loop_is_busy(api: LiveApi) -> None:
+    """vllm PR #38157: a tokenizer on the loop kept probes waiting for 30 s, and the kubelet killed healthy pods."""
+    page = MetricsPage(api.service.config, api.client, api.service.metrics)
+    listening: socket.socket = bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    probes = ProbeServer(lambda: probe_app(api.status, page), listening)
+    probes.start()
+    answered: list[tuple[int, float]] = []
+
+    def ask() -> None:
+        for _ in range(20):
+            started = time.monotonic()
+            answered.append((get(port, "/live"), time.monotonic() - started))
+
+    await asyncio.to_thread(get, port, "/live")
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():  # this thread's event loop does nothing else
+        sum(range(1000))
+    probes.stop()
+    assert [status for status, _ in answered] == [200] * 20
+
+
+def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
+    import pytest
+
+    from kvik_engine.api.main import bind_or_refuse
+    from kvik_engine.errors import StartError, StartReason
+
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(StartError) as caught:
+            bind_or_refuse("127.0.0.1", taken.getsockname()[1])
+    assert caught.value.reason is StartReason.PORT_IN_USE
+    assert engine_config(tmp_path).port == 8000

@@ -1,0 +1,136 @@
+"""Answers when nothing is wrong with the request: full, starting, draining, core dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kvik_engine.api.drain import DrainState
+from kvik_engine.ipc.messages import Refusal
+from tests.support.live_api import LiveApi, Reply
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_full_queue_is_429_with_retry_after_also_for_streams(api: LiveApi, stream: bool) -> None:
+    api.core.refuse = Refusal(0, "queue_full", "The queue is full.", 2.3)
+    reply = await api.chat(stream=stream)
+    assert reply.status == 429
+    assert reply.headers["Retry-After"] == "3"
+    assert reply.error["code"] == "rate_limit_exceeded"
+    assert "x-should-retry" not in reply.headers
+
+
+async def test_retry_after_is_at_most_a_minute(api: LiveApi) -> None:
+    api.core.refuse = Refusal(0, "queue_full", "The queue is full.", 9000.0)
+    assert (await api.chat()).headers["Retry-After"] == "60"
+
+
+async def test_one_refused_prompt_of_many_aborts_the_others(api: LiveApi) -> None:
+    api.core.gate.clear()
+    task = asyncio.create_task(api.complete(prompt=["a", "b"]))
+    await until(lambda: len(api.core.submits) == 2)
+    task.cancel()
+    await until(lambda: api.core.running == 0)
+    api.core.refuse = Refusal(0, "queue_full", "full", 1.0)
+    assert (await api.complete(prompt=["a", "b", "c"])).status == 429
+    assert api.client.running == 0
+
+
+async def test_a_dead_core_is_503_before_and_one_error_event_after_the_stream_began(api: LiveApi) -> None:
+    api.core.gate.clear()
+    streams = [asyncio.create_task(api.chat(stream=True)) for _ in range(8)]
+    whole = asyncio.create_task(api.chat())
+    await until(lambda: len(api.core.submits) == 9)
+    await asyncio.sleep(0.02)
+    await api.core.die()
+    for reply in await asyncio.gather(*streams):
+        assert reply.status == 200
+        errors = [e for e in reply.events if "error" in e]
+        assert len(errors) == 1
+        assert reply.events[-1]["error"]["type"] == "server_error"
+    failed = await whole
+    assert failed.status == 503
+    assert failed.headers["Retry-After"] == "5"
+    refused = await api.chat()
+    assert refused.status == 503
+    assert refused.error["type"] == "server_error"
+    assert (await api.get("/health")).status == 503
+    assert (await api.get("/ready", api.metrics_url)).status == 503
+    assert (await api.get("/live", api.metrics_url)).status == 200, "restarting the core is launch's, not the kubelet's"
+    api.core.gate.set()
+    api.core.start()
+    await until(lambda: api.client.ready)
+    assert (await api.chat()).status == 200
+    assert "kvik_core_restarts_total" in (await api.get("/metrics")).text
+
+
+async def drained(api: LiveApi, *, linger: float, timeout: float) -> None:
+    await api.service.drain.run(linger=linger, timeout=timeout)
+
+
+async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished(api: LiveApi) -> None:
+    """DESIGN section 7: ready all the time, `Connection: close`, then 503 with Retry-After."""
+    api.core.gate.clear()
+    running = asyncio.create_task(api.chat(stream=True))
+    await until(lambda: api.core.submits)
+    drain = asyncio.create_task(drained(api, linger=0.2, timeout=10))
+    await until(lambda: api.service.drain.state is DrainState.LINGERING)
+    assert (await api.get("/ready", api.metrics_url)).status == 200
+    late = asyncio.create_task(api.chat())
+    await until(lambda: len(api.core.submits) == 2)
+    await until(lambda: api.service.drain.state is DrainState.REFUSING)
+    refused = await api.chat()
+    assert refused.status == 503
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert refused.headers["Connection"] == "close"
+    assert not drain.done()
+    assert (await api.get("/load", api.metrics_url)).json["state"] == "draining"
+    api.core.gate.set()
+    replies: list[Reply] = await asyncio.gather(running, late)
+    assert replies[0].events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert replies[1].status == 200
+    assert replies[1].headers["Connection"] == "close"
+    await asyncio.wait_for(drain, 5)
+    assert (await api.get("/ready", api.metrics_url)).status == 200
+
+
+async def test_draining_ends_at_the_timeout(api: LiveApi) -> None:
+    api.core.gate.clear()
+    running = asyncio.create_task(api.chat(stream=True))
+    await until(lambda: api.core.submits)
+    await asyncio.wait_for(drained(api, linger=0.0, timeout=0.1), 5)
+    api.client.fail_all()
+    assert "error" in (await running).events[-1]
+
+
+async def test_a_second_signal_ends_the_wait(api: LiveApi) -> None:
+    api.core.gate.clear()
+    running = asyncio.create_task(api.chat(stream=True))
+    await until(lambda: api.core.submits)
+    drain = asyncio.create_task(drained(api, linger=60, timeout=60))
+    await asyncio.sleep(0.01)
+    api.service.drain.abort()
+    await asyncio.wait_for(drain, 5)
+    running.cancel()
+
+
+async def test_kvik_drain_makes_the_engine_unready_first(api: LiveApi) -> None:
+    api.service.drain.ready = False
+    assert (await api.get("/ready", api.metrics_url)).status == 503
+    assert (await api.chat()).status == 200
+
+
+async def test_an_exception_is_500_without_its_text(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2026-22778: messages of unexpected errors held addresses."""
+
+    def explode(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("secret at 0x7f00")
+
+    monkeypatch.setattr("kvik_engine.api.chat.fit", explode)
+    reply = await api.chat()
+    assert reply.status == 500
+    assert "0x7f00" not in reply.text
+    assert reply.error["type"] == "server_error"
