@@ -93,8 +93,6 @@ class Branch:
     pending: int = 0
     last_step: int | None = None
     """The last planned step that touches the branch's blocks."""
-    starts: int = 0
-    """Counts START, so that a settled step knows whether it still speaks of the same start."""
     trail: list[bytes] = field(default_factory=list)
     """Digests of the leading whole blocks, as far as they were needed. Owned by the prefix cache."""
 
@@ -128,7 +126,6 @@ class Branch:
         """Take the row. What a prefix hit brought is computed already; a fork's prompt is on its way."""
         assert self.row is not None
         self.life = after(self.life, LifeEvent.START)
-        self.starts += 1
         self.row_tokens = tokens_from_host
         self.computed, self.scheduled = computed, scheduled
         self.check()

@@ -168,7 +168,7 @@ _CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_t
 
 @_MACHINES
 def test_requests_finish_with_their_own_tokens_and_no_block_is_lost(machine: type[EngineMachine]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=150,
@@ -184,7 +184,7 @@ def test_requests_finish_with_their_own_tokens_and_no_block_is_lost(machine: typ
 @pytest.mark.timeout(1200)
 @_MACHINES
 def test_requests_finish_with_their_own_tokens_over_many_more_runs(machine: type[EngineMachine]) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(max_examples=3000, stateful_step_count=80, deadline=None, suppress_health_check=_CHECKS),
     )

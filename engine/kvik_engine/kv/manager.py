@@ -125,6 +125,7 @@ class KVManager:
         assert target not in self._holdings
         held = self._holdings[source]
         count = -(-tokens // self.block_tokens)
+        assert len(held.tables[0]) >= count, "the source has not come that far"
         tables = tuple(table[:count] for table in held.tables)
         for table in tables:
             for block in table:

@@ -13,11 +13,10 @@ from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPla
 class PlannedWork:
     """Tokens up to `upto` are computed for `branches`: the one that works, then the forks that start from it.
 
-    `starts` tells for each whether it was preempted since (and maybe started again). With `samples`, all sample.
+    With `samples`, all of them sample. A preempted branch is not started again before the step is settled.
     """
 
     branches: tuple[Branch, ...]
-    starts: tuple[int, ...]
     upto: int
     samples: bool
 
@@ -88,7 +87,7 @@ class PlanBuilder:
         rows = tuple([_row(target) for target in branches]) if samples else ()
         from_last_sample = start >= branch.row_tokens
         self._work.append(RowWork(_row(branch), start, upto - start, from_last_sample, prepared.new_blocks, rows))
-        self._planned.append(PlannedWork(branches, tuple([b.starts for b in branches]), upto, samples))
+        self._planned.append(PlannedWork(branches, upto, samples))
         for own in prepared.copies:
             self._copies.append(own.copy)
             self._changes.append(TableChange(_row(branch), own.group, own.index, own.copy.target))

@@ -1,8 +1,8 @@
 """Who gives way when the pool is full, and how many tokens a request still has before it.
 
 Victim: lowest class first, then the largest estimated remaining work, discounted by age. The head, which is the oldest
-request of the highest class, is never a victim, so something always finishes; a request that was preempted PIN_AFTER
-times is a victim only of the head.
+request of the highest class, never gives way to a running one, so something always finishes; a request that was
+preempted PIN_AFTER times gives way to the head alone.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ def enough_victims(
     running: Iterable[Request],
     *,
     waiting: Request,
-    head: Request | None,
     enough: Callable[[Sequence[Request]], bool],
     p75: int | None,
     now: float,
 ) -> list[Request]:
-    """The fewest requests of a lower class that must give way so that `waiting` starts; none when all are too few."""
+    """The fewest requests of a lower class that must give way so that `waiting` starts; none when all are too few.
+
+    The head of a lower class is not spared: the waiting request will be the head.
+    """
     candidates = [
-        request
-        for request in running
-        if request is not head and request.slo_class > waiting.slo_class and request.preemptions < PIN_AFTER
+        request for request in running if request.slo_class > waiting.slo_class and request.preemptions < PIN_AFTER
     ]
     candidates.sort(key=lambda request: _victim_key(request, p75, now), reverse=True)
     return next((candidates[:n] for n in range(1, len(candidates) + 1) if enough(candidates[:n])), [])

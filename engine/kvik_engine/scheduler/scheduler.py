@@ -125,8 +125,8 @@ class Scheduler:
         samples = iter(result.samples)
         news: list[News] = []
         for work in planned.work:
-            for branch, starts in zip(work.branches, work.starts, strict=True):
-                if branch.life is Life.RUNNING and branch.starts == starts:
+            for branch in work.branches:
+                if branch.life is Life.RUNNING:
                     branch.settle(work.upto)
                     self.kv.commit(branch)
             if work.samples:
@@ -179,7 +179,6 @@ class Scheduler:
         for victim in enough_victims(
             self.running,
             waiting=candidate.request,
-            head=step.head,
             enough=enough,
             p75=self._lengths.p75,
             now=step.now,
@@ -344,6 +343,8 @@ class Scheduler:
         victim.preempt()
         self.waiting.add(victim)
         step.owed.pop(victim, None)
+        if victim is step.head:
+            step.head = head_of(self.running)
         self.counters.preemptions += 1
 
     def _note_full(self, victim: Request) -> None:

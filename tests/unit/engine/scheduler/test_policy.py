@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from kvik_engine.params import SamplingParams
+from kvik_engine.request import Request
+from kvik_engine.scheduler.policy import AGING_SECONDS, BLOCKING_SECONDS, Candidate, WaitingQueue, rank
+from kvik_engine.scheduler.preemption import PIN_AFTER
+
+
+def make(name: int, *, slo_class: int = 1, priority: int = 0, arrival: float = 0.0, preemptions: int = 0) -> Request:
+    params = SamplingParams(max_tokens=1, seed=0)
+    request = Request((1, name), [1, 2, 3], params, slo_class, priority, b"", arrival)
+    request.preemptions = preemptions
+    return request
+
+
+def queue_of(*requests: Request) -> WaitingQueue:
+    queue = WaitingQueue(PIN_AFTER)
+    for request in requests:
+        queue.add(request)
+    return queue
+
+
+def first(queue: WaitingQueue, now: float) -> Candidate:
+    return next(queue.candidates(now))
+
+
+def drained(queue: WaitingQueue, now: float) -> list[int]:
+    """Names in the order in which the queue would let them start."""
+    names = []
+    while len(queue):
+        request = first(queue, now).request
+        queue.remove(request)
+        names.append(request.key[1])
+    return names
+
+
+def test_class_comes_before_priority_and_priority_before_arrival() -> None:
+    queue = queue_of(
+        make(1, slo_class=2, priority=-100),
+        make(2, slo_class=1, priority=5),
+        make(3, slo_class=1, priority=5, arrival=1.0),
+        make(4, slo_class=0, priority=100, arrival=2.0),
+        make(5, slo_class=1, priority=-1, arrival=3.0),
+    )
+    assert drained(queue, now=3.0) == [4, 5, 2, 3, 1]
+
+
+def test_only_the_best_waiting_request_is_tried_so_that_none_slips_past_it() -> None:
+    queue = queue_of(make(1), make(2, arrival=1.0), make(3, slo_class=2))
+    assert [(c.request.key[1], c.blocking) for c in queue.candidates(1.0)] == [(1, True)]
+
+
+def test_a_request_that_waited_long_is_tried_first_and_lets_others_pass() -> None:
+    old, new = make(1, slo_class=2), make(2, slo_class=0, arrival=AGING_SECONDS)
+    queue = queue_of(old, new)
+    assert first(queue, AGING_SECONDS - 0.1).request is new
+    candidates = list(queue.candidates(AGING_SECONDS))
+    assert [c.request for c in candidates] == [old, new]
+    assert [c.blocking for c in candidates] == [False, True]
+
+
+def test_age_gives_a_turn_once_in_a_while_so_that_a_backlog_does_not_push_out_a_better_class() -> None:
+    backlog = [make(i, slo_class=2) for i in range(3)]
+    queue = queue_of(*backlog, make(9, slo_class=0, arrival=19.0))
+    candidate = first(queue, 20.0)
+    assert candidate.aged
+    queue.remove(candidate.request)
+    queue.took_aged_turn(2, 20.0)
+    assert first(queue, 20.0).request.key == (1, 9)
+    assert first(queue, 20.0 + AGING_SECONDS).aged
+
+
+def test_a_request_that_waited_very_long_lets_nobody_pass() -> None:
+    queue = queue_of(make(1, slo_class=2), make(2, slo_class=0, arrival=BLOCKING_SECONDS))
+    assert first(queue, BLOCKING_SECONDS) == Candidate(first(queue, BLOCKING_SECONDS).request, True, True, True)
+
+
+def test_the_low_priority_of_a_class_gets_its_turn_too() -> None:
+    queue = queue_of(make(1, priority=100), make(2, priority=-100, arrival=AGING_SECONDS))
+    assert first(queue, AGING_SECONDS).request.key == (1, 1)
+
+
+def test_a_preempted_request_keeps_its_place() -> None:
+    """vllm #41951: a preempted request lost its place."""
+    queue = queue_of(make(2, arrival=2.0), make(3, arrival=3.0))
+    queue.add(make(1, arrival=1.0, preemptions=1))
+    assert drained(queue, now=3.0) == [1, 2, 3]
+
+
+def test_a_request_preempted_often_goes_first_of_all() -> None:
+    queue = queue_of(make(1, slo_class=0))
+    queue.add(make(2, slo_class=2, arrival=9.0, preemptions=PIN_AFTER))
+    candidates = list(queue.candidates(9.0))
+    assert [(c.request.key[1], c.blocking, c.urgent) for c in candidates] == [(2, True, True)]
+
+
+def test_the_queue_knows_how_many_prompt_tokens_wait() -> None:
+    requests = [make(i) for i in range(3)]
+    queue = queue_of(*requests)
+    queue.remove(requests[1])
+    queue.remove(requests[1])
+    assert (len(queue), queue.prompt_tokens) == (2, 6)
+
+
+def test_aborted_requests_behind_a_stuck_one_do_not_pile_up() -> None:
+    queue = queue_of(make(0))
+    for i in range(1, 5000):
+        request = make(i, arrival=float(i))
+        queue.add(request)
+        queue.remove(request)
+    assert sum(len(heap) for heap in queue._heaps.values()) < 200
+    assert sum(len(arrivals) for arrivals in queue._arrivals.values()) < 200
+
+
+def test_a_request_that_comes_back_after_its_old_entry_was_left_is_found_once() -> None:
+    early, late = make(1), make(2, arrival=1.0)
+    queue = queue_of(early, late)
+    queue.remove(late)
+    queue.add(late)
+    assert drained(queue, now=1.0) == [1, 2]
+
+
+def test_running_requests_are_ranked_without_ties() -> None:
+    requests = [make(2), make(1), make(3, slo_class=0), make(4, priority=-1)]
+    assert [request.key[1] for request in sorted(requests, key=rank)] == [3, 4, 1, 2]
