@@ -29,7 +29,7 @@ BUILT_FROM = "kvik.dev/demo-built-from"
 
 MODEL = "smollm2-135m-instruct"
 URL = f"http://{POOL}.{NAMESPACE}.svc:8000/v1"
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of France? Answer in one short sentence."
 ASK = f"""
 import json, urllib.request
 body = {{"model": {MODEL!r}, "max_tokens": 48, "temperature": 0,
