@@ -3,7 +3,7 @@
 It keeps what is applied and checks nothing; tests/faults tries the same against a real API server.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,6 +31,8 @@ class FakeCluster:
         self.report: ScalingReport | None = None
         self.infos: dict[str, EngineInfo] = {}
         self.in_flight: dict[str, int] = {}
+        self.webhook: Callable[[dict[str, Any]], None] = lambda child: None
+        """Changes what is applied on its way in, as a mutating webhook does."""
 
     def pool(self, key: PoolKey) -> Object | None:
         return self.stored_pool
@@ -54,6 +56,7 @@ class FakeCluster:
         kind = ChildKind(manifest["kind"])
         self._call(f"apply {kind}")
         stored = deepcopy(dict(manifest))
+        self.webhook(stored)
         before = self.children.get(kind)
         stored["metadata"]["uid"] = before["metadata"]["uid"] if before else f"uid-{kind}"
         stored["metadata"]["generation"] = before["metadata"]["generation"] + 1 if before else 1

@@ -4,10 +4,11 @@ from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unav
 from kvik_operator.names import ANNOTATION_POD_DELETION_COST, ChildKind, Reason
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
+from kvik_operator.reconcile.rewritten import Rewritten
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desired, Object, Observed
 
 
-async def apply(cluster: Cluster, observed: Observed, wanted: Desired) -> Applied:
+async def apply(cluster: Cluster, observed: Observed, wanted: Desired, rewritten: Rewritten) -> Applied:
     """Apply every manifest that is not there yet; a refused one does not keep the others from being tried.
 
     Raises Conflict and Unavailable (without an answer) for the queue to retry.
@@ -18,7 +19,7 @@ async def apply(cluster: Cluster, observed: Observed, wanted: Desired) -> Applie
     for manifest in wanted.manifests:
         kind = ChildKind(manifest["kind"])
         try:
-            stored = await _ensure(cluster, observed, kind, manifest)
+            stored = await _ensure(cluster, observed, manifest, rewritten)
         except Refused as error:
             if error.namespace_terminating:
                 return Applied(children, gone=True)
@@ -41,11 +42,14 @@ async def apply(cluster: Cluster, observed: Observed, wanted: Desired) -> Applie
     return Applied(children, tuple(problems))
 
 
-async def _ensure(cluster: Cluster, observed: Observed, kind: ChildKind, manifest: Object) -> Object | ApplyProblem:
+async def _ensure(
+    cluster: Cluster, observed: Observed, manifest: Object, rewritten: Rewritten
+) -> Object | ApplyProblem:
     """The child as it is in the cluster once it is what the manifest says."""
-    stored = observed.children.get(kind) or await cluster.read_child(kind, observed.key)
+    key, kind = observed.key, ChildKind(manifest["kind"])
+    stored = observed.children.get(kind) or await cluster.read_child(kind, key)
     if stored is not None:
-        match claim(stored, observed.key, observed.pool.uid):
+        match claim(stored, key, observed.pool.uid):
             case Claim.FOREIGN:
                 return _foreign(kind, manifest["metadata"]["name"])
             case Claim.GOING:
@@ -53,9 +57,12 @@ async def _ensure(cluster: Cluster, observed: Observed, kind: ChildKind, manifes
                 return ApplyProblem(Reason.STARTING, f"waiting until the old {kind} {name} is gone")
             case Claim.OURS:
                 pass
-        if is_current(stored, manifest):
+        if is_current(stored, manifest) or rewritten.is_known(key, kind, manifest, stored):
             return stored
-    return await cluster.apply(manifest)
+    answer = await cluster.apply(manifest)
+    if not is_current(answer, manifest):
+        rewritten.remember(key, kind, manifest, answer)
+    return answer
 
 
 async def _mark_victims(cluster: Cluster, observed: Observed, wanted: Desired) -> None:

@@ -14,6 +14,7 @@ from kvik_operator.reconcile.apply import apply
 from kvik_operator.reconcile.desired import desired, takes_away
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.pod_state import is_ready, live_pods
+from kvik_operator.reconcile.rewritten import Rewritten
 from kvik_operator.reconcile.status import Reports, invalid_spec, status_update
 from kvik_operator.reconcile.types import (
     Applied,
@@ -40,7 +41,7 @@ LOOK_AGAIN_SOON: Final = Requeue(2.0)
 
 
 class Reconciler:
-    """Keeps nothing about a pool but when its status was last written; all else is read anew each time."""
+    """Remembers of a pool when its status was written and which children others rewrite; all else is read anew."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Reconciler:
         self._options = options
         self._now = now
         self._status_written: dict[PoolKey, datetime] = {}
+        self._rewritten = Rewritten()
 
     async def reconcile(self, key: PoolKey) -> Requeue | None:
         """Returns when to look again; None: the pool is gone. Raises ClusterError for the queue to retry."""
@@ -68,7 +70,7 @@ class Reconciler:
             wanted = desired(observed, self._options, self._board.work)
             if takes_away(observed, wanted) and await self._is_outdated(observed):
                 return LOOK_AGAIN_SOON
-            applied = await apply(self._cluster, observed, wanted)
+            applied = await apply(self._cluster, observed, wanted, self._rewritten)
         except PoolError as error:
             return await self._write_status(key, raw, invalid_spec(key, raw, error, self._now()), RESYNC)
         if applied.gone:
@@ -107,6 +109,7 @@ class Reconciler:
 
     def _forget(self, key: PoolKey) -> None:
         self._status_written.pop(key, None)
+        self._rewritten.forget(key)
 
 
 def _next_look(applied: Applied, observed: Observed, wanted: Desired) -> Requeue:

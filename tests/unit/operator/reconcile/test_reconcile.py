@@ -105,6 +105,28 @@ async def test_a_child_that_somebody_deleted_comes_back() -> None:
     assert operator.cluster.writes() == ["apply Service"]
 
 
+async def test_a_webhook_that_rewrites_a_child_is_not_fought() -> None:
+    """An image mirror's webhook changes the image on each write: drift for ever, if one writes against it."""
+    operator = Operator()
+
+    def mirror(child: dict[str, Any]) -> None:
+        if child["kind"] == "Deployment":
+            child["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/engine:1"
+
+    operator.cluster.webhook = mirror
+    await operator.settle()
+    for _ in range(10):
+        await operator.look(after=10)
+    assert operator.cluster.writes() == []
+    operator.spec["replicas"] = 2
+    await operator.look()
+    assert operator.cluster.writes()[0] == "apply Deployment"
+    operator.cluster.children[ChildKind.DEPLOYMENT]["spec"]["replicas"] = 5
+    operator.cluster.children[ChildKind.DEPLOYMENT]["metadata"]["generation"] += 1
+    await operator.look()
+    assert operator.replicas() == 2
+
+
 async def test_replicas_from_the_scale_subresource_reach_the_deployment() -> None:
     operator = Operator()
     await operator.settle()
