@@ -33,8 +33,8 @@ from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.ipc.client import EngineClient
 from kvik_engine.ipc.framing import core_socket
 from kvik_engine.log import configure_logging
+from kvik_engine.provenance import PROVENANCE_FILE
 from kvik_engine.text.tokenizer import load_text_model
-from kvik_engine.weights.provenance import PROVENANCE_FILE
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 def pull(source: str, target: Path, *, digest: str | None, token_file: str | None) -> None:
     """Fill `target`. StartError says why it cannot be."""
     from kvik_engine.cli.sources import DEMO
-    from kvik_engine.weights.provenance import write_provenance
+    from kvik_engine.provenance import write_provenance
 
     # Plain HTTP can be resumed by our own rules; no usage reports. Read when the hub's library is imported.
     os.environ |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}

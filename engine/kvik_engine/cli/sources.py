@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR
-from kvik_engine.weights.provenance import PROVENANCE_FILE
+from kvik_engine.provenance import PROVENANCE_FILE
 
 DEMO = "demo"
 HUB = "hf://"
