@@ -202,7 +202,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
     api: LiveApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """opencode PR #19423: a stalled client grew the server to 187 GB."""
-    monkeypatch.setattr(EventStream.__init__, "__defaults__", (0.2,))
+    monkeypatch.setattr(EventStream.__init__, "__defaults__", (0.05,))
     write = EventStream._write
 
     async def write_much(self: EventStream, data: bytes) -> None:
