@@ -18,7 +18,7 @@ from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache
 from kvik_engine.params import SamplingParams
 from kvik_engine.scheduler.scheduler import Limits, Scheduler
-from kvik_engine.step import Runner
+from kvik_engine.step import Row, Runner
 from tests.support.fake_runner import END_TOKEN, VOCAB, FakeRunner, solo_output
 
 API = 1
@@ -156,7 +156,7 @@ class Harness:
             assert heard.finish in (FinishReason.STOP, FinishReason.LENGTH), heard
             assert heard.tokens == self.expected(request_id, choice)
 
-    def request_row(self, request_id: int, choice: int = 0) -> int | None:
+    def request_row(self, request_id: int, choice: int = 0) -> Row | None:
         """The row of a branch now."""
         for request in self.scheduler.running:
             if request.key == (API, request_id):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvik_engine.ipc.messages import FinishReason
-from kvik_engine.request import Life
+from kvik_engine.request import Life, Request
 from kvik_engine.scheduler.preemption import PIN_AFTER
 from kvik_engine.step import StepPlan
 from tests.support.engine_harness import API, Harness
@@ -170,7 +170,7 @@ def test_preemptions_stay_few(overlap: int) -> None:
     harness = Harness(blocks=16, overlap=overlap, prefix_cache=False, max_requests=8)
     for request_id in range(30):
         harness.submit(request_id, prompt(4, request_id), max_tokens=24, stop_token_ids=(), slo_class=request_id % 3)
-    requests = []
+    requests: list[Request] = []
     while harness.channel.inbox or harness.core.busy:
         harness.step()
         requests.extend(r for r in harness.scheduler.running if r not in requests)

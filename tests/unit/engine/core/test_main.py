@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.config import EngineConfig
+from kvik_engine.core import main as core_main
+from kvik_engine.core.main import StopFlag, main, run
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.exits import EXIT_START_ERROR
+from kvik_engine.ipc.core_channel import Gone
+from kvik_engine.ipc.heartbeat import HeartbeatReader, HeartbeatWriter, Phase
+from kvik_engine.ipc.messages import ToCore
+from kvik_engine.kv.check import BooksDoNotBalance
+from tests.support.engine_harness import Harness, MemoryChannel
+
+
+@pytest.fixture(autouse=True)
+def _own_signals_and_logging() -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    config = EngineConfig(
+        source="demo", model_path="x", model_name="demo", run_dir=str(tmp_path), cache_dir=str(tmp_path)
+    )
+    path.write_text(config.to_json())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("failure", "want"),
+    [
+        pytest.param(StartError(StartReason.MODEL_INVALID, "no such tensor"), EXIT_START_ERROR, id="start-error"),
+        pytest.param(RuntimeError("a kernel failed"), core_main.EXIT_STEP_FAILED, id="bug"),
+        pytest.param(None, 0, id="told-to-stop"),
+    ],
+)
+def test_the_exit_code_says_whether_a_restart_can_help(
+    failure: Exception | None, want: int, config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(*_: object) -> None:
+        if failure is not None:
+            raise failure
+
+    monkeypatch.setattr(core_main, "serve", serve)
+    assert main([str(config_file)]) == want
+
+
+def test_sigterm_is_seen_between_steps() -> None:
+    stop = StopFlag()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.set
+
+
+class ScriptedChannel(MemoryChannel):
+    """Stops the loop at the `polls`th poll, and notes how long each one would have waited."""
+
+    def __init__(self, stop: StopFlag, polls: int) -> None:
+        super().__init__()
+        self.stop = stop
+        self.polls = polls
+        self.waits: list[float] = []
+
+    def poll(self, timeout: float) -> list[ToCore | Gone]:
+        self.waits.append(timeout)
+        if len(self.waits) == self.polls:
+            self.stop.set = True
+        return super().poll(timeout)
+
+
+def scripted(polls: int) -> tuple[Harness, StopFlag, ScriptedChannel]:
+    harness, stop = Harness(), StopFlag()
+    channel = ScriptedChannel(stop, polls)
+    harness.core._channel = harness.channel = channel
+    return harness, stop, channel
+
+
+def test_the_loop_waits_on_the_socket_only_when_it_is_idle(tmp_path: Path) -> None:
+    harness, stop, channel = scripted(polls=6)
+    harness.submit(1, [1, 2, 3], max_tokens=3, stop_token_ids=())
+    run(harness.core, HeartbeatWriter(tmp_path / "beat"), stop)
+    assert channel.waits == [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+
+
+def test_every_step_and_every_idle_second_beats(tmp_path: Path) -> None:
+    """vllm #36960, #45414: a hung core with work, and nobody noticed."""
+    harness, stop, _ = scripted(polls=2)
+    harness.submit(1, [1, 2, 3], max_tokens=30, stop_token_ids=())
+    run(harness.core, HeartbeatWriter(tmp_path / "beat"), stop)
+    beat = HeartbeatReader(tmp_path / "beat").read()
+    assert beat is not None
+    assert (beat.phase, beat.step, beat.running) == (Phase.READY, 2, 1)
+
+
+def test_an_idle_loop_finds_a_lost_block(tmp_path: Path) -> None:
+    harness, stop, _ = scripted(polls=9)
+    harness.submit(1, [1, 2, 3], max_tokens=1)
+    harness.kv.pool.take(0)
+    with pytest.raises(BooksDoNotBalance):
+        run(harness.core, HeartbeatWriter(tmp_path / "beat"), stop)
+
+
+_PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
+child.wait()
+"""
+_CHILD = """
+import os, signal, sys
+from kvik_engine.core.main import die_with
+die_with(int(sys.argv[1]))
+os.write(1, b"bound\\n")
+signal.pause()
+"""
+
+
+def test_the_core_ends_with_its_parent() -> None:
+    """vllm test_parent_death: a core outlived the process that watched it."""
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"bound\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == b"", "the pipe ends when the child is gone"
+    parent.stdout.close()
+
+
+def test_a_core_whose_parent_is_gone_already_ends_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", _CHILD, "1" if os.getpid() != 1 else "2"], check=False)
+    assert ended.returncode == -signal.SIGKILL
