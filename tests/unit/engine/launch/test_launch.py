@@ -1,0 +1,226 @@
+"""The launcher with small stand-in processes: real forks, real signals, no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.run_dir import RunDir, running, sweep
+from tests.support.live_api import engine_config
+from tests.support.waiting import wait_until
+
+STAND_IN = """
+import pathlib, os, signal, sys, time
+name, run_dir = sys.argv[1], pathlib.Path(sys.argv[-1]).parent
+with (pathlib.Path(os.environ["TRACE"]) / name).open("a") as trace:
+    trace.write(f"{os.getpid()}\\n")
+"""
+CONVERT = STAND_IN + "sys.exit(int(os.environ.get('CONVERT_EXIT', '0')))"
+CORE = (
+    STAND_IN + "time.sleep(float(os.environ.get('CORE_LIVES', '600')))\nsys.exit(int(os.environ.get('CORE_EXIT', '1')))"
+)
+API = (
+    STAND_IN
+    + """
+def stop(number, frame):
+    (pathlib.Path(os.environ["TRACE"]) / "signals").open("a").write(f"{number}\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, stop)
+if os.environ.get("ORPHAN"):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.3)
+            folder = pathlib.Path(os.environ["TRACE"])
+            (folder / "parent").write_text(f"{os.getppid()}\\n")
+            (folder / "orphan").write_text(f"{os.getpid()}\\n")
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+time.sleep(600)
+"""
+)
+DRIVER = """
+import ctypes, pathlib, sys
+from kvik_engine import launch
+from kvik_engine.config import EngineConfig
+from kvik_engine.supervision import Process
+folder = pathlib.Path(sys.argv[1])
+SUBREAPER = 36  # orphans come to this process, as to PID 1
+ctypes.CDLL(None).prctl(SUBREAPER, 1)
+launch._MODULES = {Process.API: "api", Process.CORE: "core"}
+spawn = launch.Launcher._spawn
+launch.Launcher._spawn = lambda self, module: spawn(self, "stand_in." + module.rpartition(".")[2])
+sys.exit(launch.launch(EngineConfig.from_json((folder / "given.json").read_text()), folder / "run"))
+"""
+
+
+class Engine:
+    """A launcher in a process of its own, in front of stand-ins that write their pids to files."""
+
+    def __init__(self, folder: Path, startup_timeout: float, **environment: str) -> None:
+        self.folder = folder
+        self.trace = folder / "trace"
+        package = folder / "modules" / "stand_in"
+        for path in (self.trace, package):
+            path.mkdir(parents=True)
+        for name, source in (("__init__", ""), ("convert", CONVERT), ("core", CORE), ("api", API)):
+            (package / f"{name}.py").write_text(source.replace("sys.argv[1]", repr(name)))
+        config = engine_config(folder / "run", startup_timeout=startup_timeout)
+        (folder / "given.json").write_text(config.to_json())
+        (folder / "driver.py").write_text(DRIVER)
+        paths = f"{folder / 'modules'}{os.pathsep}{os.pathsep.join(p for p in sys.path if p)}"
+        environment = {**os.environ, "PYTHONPATH": paths, "TRACE": str(self.trace), **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, str(folder / "driver.py"), str(folder)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+
+    def pids(self, name: str) -> list[int]:
+        path = self.trace / name
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def wait(self, name: str, count: int = 1) -> int:
+        """The pid of the `count`th process of that name."""
+        wait_until(lambda: len(self.pids(name)) >= count)
+        return self.pids(name)[count - 1]
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr."""
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[list[Engine]]:
+    made: list[Engine] = []
+    yield made
+    for engine in made:
+        engine.process.kill()
+        engine.process.communicate()
+
+
+def start(engines: list[Engine], tmp_path: Path, startup_timeout: float = 600.0, **environment: str) -> Engine:
+    engine = Engine(tmp_path / str(len(engines)), startup_timeout, **environment)
+    engines.append(engine)
+    return engine
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_sigterm_stops_the_api_first_and_then_the_core(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path)
+    core, api = engine.wait("core"), engine.wait("api")
+    time.sleep(0.3)
+    engine.process.send_signal(signal.SIGTERM)
+    code, _ = engine.end()
+    assert code == 0
+    assert engine.pids("signals") == [signal.SIGTERM]
+    assert not alive(core)
+    assert not alive(api)
+    assert list((engine.folder / "run").iterdir()) == [], "the run folder is gone"
+
+
+def test_a_killed_core_is_replaced_while_the_api_stays(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path)
+    api = engine.wait("api")
+    os.kill(engine.wait("core"), signal.SIGKILL)
+    engine.wait("core", 2)
+    assert engine.pids("api") == [api]
+    assert alive(api)
+
+
+def test_a_core_that_keeps_dying_ends_the_engine_with_a_reason(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path, CORE_LIVES="0.1")
+    code, errors = engine.end()
+    assert code == 1
+    assert len(engine.pids("core")) == 3
+    assert "CoreFailed: " in errors
+    assert not alive(engine.wait("api"))
+
+
+def test_a_core_that_cannot_start_is_not_retried(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path, CORE_LIVES="0", CORE_EXIT="78")
+    assert engine.end()[0] == 78
+    assert len(engine.pids("core")) == 1
+
+
+def test_a_killed_api_process_leaves_no_core_behind(engines: list[Engine], tmp_path: Path) -> None:
+    """sglang #22779: a leftover core makes the next start look healthy, then hang."""
+    engine = start(engines, tmp_path)
+    core = engine.wait("core")
+    os.kill(engine.wait("api"), signal.SIGKILL)
+    code, errors = engine.end()
+    assert code == 1
+    assert "ApiFailed: the API process ended with signal 9" in errors
+    assert not alive(core)
+
+
+def test_a_killed_launcher_leaves_nobody_behind(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path)
+    core, api = engine.wait("core"), engine.wait("api")
+    engine.process.kill()
+    wait_until(lambda: not alive(core) and not alive(api))
+    assert list(running(engine.folder / "run")) == []
+    sweep(engine.folder / "run")
+    assert list((engine.folder / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(("status", "want"), [("78", 78), ("3", 78)])
+def test_nothing_starts_when_the_model_cannot_be_read(
+    engines: list[Engine], tmp_path: Path, status: str, want: int
+) -> None:
+    engine = start(engines, tmp_path, CONVERT_EXIT=status)
+    code, errors = engine.end()
+    assert code == want
+    assert ("ModelInvalid: " in errors) == (status == "3"), "convert itself reports a 78"
+    assert engine.pids("core") == engine.pids("api") == []
+
+
+def test_a_core_that_is_not_warm_in_time_ends_the_engine(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path, startup_timeout=0.5)
+    code, errors = engine.end()
+    assert code == 1
+    assert "not ready within 0.5 s" in errors
+
+
+def test_adopted_orphans_are_reaped(engines: list[Engine], tmp_path: Path) -> None:
+    """PID 1 of a container inherits every orphan."""
+    engine = start(engines, tmp_path, ORPHAN="1")
+    orphan = engine.wait("orphan")
+    assert engine.pids("parent") == [engine.process.pid]
+    wait_until(lambda: not Path(f"/proc/{orphan}").exists())
+
+
+def test_children_do_not_get_the_working_folder_on_their_path(engines: list[Engine], tmp_path: Path) -> None:
+    """A model folder as the working folder must not lend its .py files."""
+    engine = start(engines, tmp_path)
+    command = Path(f"/proc/{engine.wait('core')}/cmdline").read_bytes().split(b"\0")
+    assert b"-P" in command
+
+
+def test_run_folders_of_running_engines_are_found_and_others_swept(tmp_path: Path) -> None:
+    mine = RunDir.create(tmp_path)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "lock").touch()
+    mine.config_file.write_text(json.dumps({"port": 1}))
+    assert list(running(tmp_path)) == [mine.path]
+    assert mine.path.stat().st_mode & 0o777 == 0o700
+    other = RunDir.create(tmp_path)
+    assert not (tmp_path / "old").exists()
+    assert sorted(running(tmp_path)) == sorted([mine.path, other.path])
+    mine.remove()
+    other.remove()
+    assert list(tmp_path.iterdir()) == []
