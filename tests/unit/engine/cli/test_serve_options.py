@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,8 @@ def test_durations_that_are_none(text: str) -> None:
 def test_no_text_breaks_a_reader(text: str) -> None:
     for option in OPTIONS:
         if option.read is not str:
-            try:
+            with contextlib.suppress(ValueError):
                 option.read(text)
-            except ValueError as error:
-                assert str(error)
 
 
 def test_a_flag_wins_over_its_variable() -> None:
@@ -167,7 +166,7 @@ def test_help_shows_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
     text = capsys.readouterr().out
     for option in OPTIONS:
         assert option.flag in text
-    assert text.count("(default: ") == len(OPTIONS)
+    assert text.count("(default:") == len(OPTIONS)
     assert "hf://ORG/NAME@REV" in text
 
 
