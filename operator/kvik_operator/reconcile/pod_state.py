@@ -21,7 +21,7 @@ _IMAGE_REASONS: Final = frozenset(
     | {"RegistryUnavailable", "SignatureValidationFailed"}
 )
 _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_REASON_LINE: Final = re.compile(r"^(?:.*\s)?([A-Z][A-Za-z]+): (.+)$")
+_REASON: Final = re.compile(rf"\b({'|'.join(sorted(ENGINE_REASONS))}): (.+)$")
 
 
 class Phase(StrEnum):
@@ -174,8 +174,8 @@ def engine_reason(message: str) -> tuple[Reason, str] | None:
     The message may be the tail of a log (terminationMessagePolicy FallbackToLogsOnError), so anything may stand around.
     """
     for line in reversed(message.splitlines()):
-        match = _REASON_LINE.match(line.strip())
-        if match is not None and match.group(1) in ENGINE_REASONS:
+        match = _REASON.search(line.strip())
+        if match is not None:
             return Reason(match.group(1)), match.group(2)
     return None
 
@@ -188,8 +188,9 @@ def _stuck(pod: Object, name: str, now: datetime) -> Problem | None:
     since = _time(scheduled, "lastTransitionTime")
     if since is None or now - since < MOUNT_PATIENCE:
         return None
-    text = f"Pod {name}: scheduled {int((now - since).total_seconds())} s ago and still without volumes or network;"
-    return Problem(Reason.MOUNT_FAILED, f"{text} check that its Secrets and claims exist: kubectl describe pod {name}")
+    patience = int(MOUNT_PATIENCE.total_seconds())
+    text = f"Pod {name}: has a node for more than {patience} s and still no volumes or network"
+    return Problem(Reason.MOUNT_FAILED, f"{text}: kubectl describe pod {name}")
 
 
 def _ran(ended: Mapping[str, Any]) -> timedelta:

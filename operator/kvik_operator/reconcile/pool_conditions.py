@@ -74,8 +74,8 @@ def pool_conditions(findings: Findings) -> list[Condition]:
 def first_problem(findings: Findings) -> Problem | None:
     """What to tell first: what could not be applied, then what the newest pods say, then the older ones."""
     if findings.applied.problems:
-        problem = findings.applied.problems[0]
-        return Problem(problem.reason, problem.message)
+        first = findings.applied.problems[0]
+        return Problem(first.reason, first.message)
     if findings.stopped:
         return None
     refused = _refused_pods(findings.deployment)
@@ -83,7 +83,8 @@ def first_problem(findings: Findings) -> Problem | None:
         return refused
     newest = _template_hash(findings.deployment)
     current = [pod for pod in findings.pods if pod.template_hash == newest]
-    return _most_urgent(current) or _most_urgent(findings.pods)
+    problem = _most_urgent(current) or _most_urgent(findings.pods)
+    return None if problem is None else _with_mounts(problem, findings.observed)
 
 
 def _ready(findings: Findings, problem: Problem | None) -> Condition:
@@ -175,6 +176,14 @@ def _most_urgent(pods: Sequence[PodState]) -> Problem | None:
     _, problem = min((item for item in problems if item[1].reason is reason), key=lambda item: item[0])
     others = counts[reason] - 1
     return Problem(reason, f"{problem.message} (and {others} more pods)") if others else problem
+
+
+def _with_mounts(problem: Problem, observed: Observed) -> Problem:
+    """A mount that hangs does not say which: name what the pool mounts."""
+    model = observed.pool.spec.model
+    if problem.reason is not Reason.MOUNT_FAILED or model.secret_ref is None:
+        return problem
+    return Problem(problem.reason, f"{problem.message}; it needs the Secret {model.secret_ref.name} with a key token")
 
 
 def _refused_pods(deployed: Object | None) -> Problem | None:

@@ -152,9 +152,9 @@ def _update(key: PoolKey, uid: str, previous: Object, status: Object) -> StatusU
 
 
 def _essence(status: Object) -> Json:
-    """Without wording and times that change with every reading of the load."""
+    """Without the wording and the time of the last reading, which change with every one."""
     conditions = [
-        {name: value for name, value in condition.items() if name != "message"}
+        {**condition, "message": None} if condition["type"] == ConditionType.SCALING_ACTIVE else condition
         for condition in status.get("conditions") or ()
     ]
     wording = ("reason", "lastDecisionTime")

@@ -169,6 +169,10 @@ def test_terminating_and_ended_pods_do_not_count() -> None:
         ("ModelNotFound: gone", (Reason.MODEL_NOT_FOUND, "gone")),
         ("some log\n2026-05-01 ERROR ModelNotFound: gone\n\n", (Reason.MODEL_NOT_FOUND, "gone")),
         ("ModelNotFound: first\nDigestMismatch: last", (Reason.DIGEST_MISMATCH, "last")),
+        (
+            "DownloadFailed: org/name@main: ConnectError: [Errno -3] resolution",
+            (Reason.DOWNLOAD_FAILED, "org/name@main: ConnectError: [Errno -3] resolution"),
+        ),
         ("RuntimeError: boom", None),
         ("PodsReady: a good reason is none of an engine's", None),
         ("", None),

@@ -193,6 +193,19 @@ def test_pods_that_the_api_server_refuses_have_a_reason(message: str, want: str)
     assert scene.condition("Ready") == ("False", want, message)
 
 
+def test_a_mount_that_hangs_names_the_secret() -> None:
+    scene = Scene(model={"source": "hf://o/n@r", "secretRef": {"name": "hub"}})
+    stuck = make_pod(sandbox=False)
+    stuck["status"]["conditions"] = [
+        pod_condition("PodScheduled", True, -25),
+        pod_condition("PodReadyToStartContainers", False, -25),
+    ]
+    scene.pods = [stuck]
+    scene.look()
+    assert scene.condition("Ready")[1] == "MountFailed"
+    assert scene.condition("Ready")[2].endswith("it needs the Secret hub with a key token")
+
+
 def test_a_child_that_could_not_be_written_has_a_reason() -> None:
     scene = Scene()
     scene.deployment = None
