@@ -4,8 +4,11 @@
 A Transport belongs to the event loop it was made in.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -21,17 +24,31 @@ METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 
 Query = Sequence[tuple[str, str]]
 
+_LOADING: Final = threading.Lock()
+
 
 async def connect(*, user_agent: str, timeout: float) -> "Transport":
     """`timeout` is in seconds and holds for each call that names none. Raises ConfigException without credentials."""
     configuration = Configuration(client_session_kwargs={"trust_env": False})
-    try:
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except ConfigException:
-        await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    api = ApiClient(configuration)
+    async with _one_thread_at_a_time():
+        try:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except ConfigException:
+            await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        api = ApiClient(configuration)
     api.user_agent = user_agent
     return Transport(api, timeout)
+
+
+@asynccontextmanager
+async def _one_thread_at_a_time() -> AsyncIterator[None]:
+    """The client library keeps a kubeconfig's certificates in files that its threads share, named before written."""
+    while not _LOADING.acquire(blocking=False):
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        _LOADING.release()
 
 
 class Transport:
