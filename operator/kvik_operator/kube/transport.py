@@ -43,8 +43,7 @@ async def connect(*, user_agent: str, timeout: float) -> "Transport":
 @asynccontextmanager
 async def _one_thread_at_a_time() -> AsyncIterator[None]:
     """The client library keeps a kubeconfig's certificates in files that its threads share, named before written."""
-    while not _LOADING.acquire(blocking=False):
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(_LOADING.acquire)
     try:
         yield
     finally:
