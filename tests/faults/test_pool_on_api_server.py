@@ -267,17 +267,29 @@ def helm_template(kube: Kubectl, *arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_uninstalling_leaves_nothing_but_the_api(tmp_path: Path) -> None:
+def test_a_namespaced_install_serves_its_namespace_and_uninstalling_leaves_nothing_but_the_api(tmp_path: Path) -> None:
     with control_plane(tmp_path) as plane:
-        install(plane)
+        ours, others = (Kubectl(plane.kubectl, plane.kubeconfig, name) for name in ("ours", "others"))
+        for kube in (ours, others):
+            kube.run("create", "namespace", kube.namespace)
+        install(plane, "--set=watch.namespaces={ours}")
+        roles = plane.run_kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
+        assert "kvik" not in roles
         (operator_folder := tmp_path / "operator").mkdir()
-        with running_operator(plane, operator_folder):
-            lease = ("get", "lease", "kvik-operator", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}")
-            wait_for("a leader", lambda: plane.run_kubectl(*lease, check=False) != "", TOLD_WITHIN)
+        with running_operator(plane, operator_folder, ["--watch-namespace=ours"]) as operator:
+            for kube in (ours, others):
+                apply_pool(kube)
+            wait_for_pod(ours)
+            wait_for_reason(ours, "Starting")
+            assert others.list(CHILDREN, "kvik.dev/pool=chat") == []
+            ours.run("delete", POOLS, "chat")
+        assert "this is a bug" not in operator.log_text()
+        wait_for("no child", lambda: not ours.list(f"{CHILDREN},pods", "kvik.dev/pool=chat"), TOLD_WITHIN)
         for release in ("kvik", "kvik-crds"):
             helm(plane, "uninstall", release, "--wait")
         kinds = "deployments,services,leases,roles,rolebindings,networkpolicies,poddisruptionbudgets"
-        assert plane.run_kubectl("get", kinds, "-n", NAMESPACE, "-o", "name") == ""
+        for namespace in (NAMESPACE, "ours"):
+            assert plane.run_kubectl("get", kinds, "-n", namespace, "-o", "name") == ""
         cluster_wide = plane.run_kubectl("get", "clusterroles,clusterrolebindings,crds", "-o", "name").split()
         assert [name for name in cluster_wide if "kvik" in name] == [
             "customresourcedefinition.apiextensions.k8s.io/inferencepools.kvik.dev"
