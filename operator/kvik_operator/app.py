@@ -56,6 +56,7 @@ WRITES_PER_SECOND: Final = 50.0
 WRITES_AT_ONCE: Final = 100.0
 LEASE_REQUEST_SECONDS: Final = 5.0
 CRD_WAIT_SECONDS: Final = 2.0
+FEED_SETTLES_SECONDS: Final = 2.0
 JOIN_SECONDS: Final = 3.0
 EXIT_LOST: Final = 1
 EXIT_CRASHED: Final = 70
@@ -142,16 +143,23 @@ class Operator:
                 transport, API_VERSION, PLURAL, on_wait=_not_served, pause=self._pause_for_crd
             ):
                 return
-        self._heartbeat.feed_started()
         await watch_until_stopped(
             settings_for(WATCHED, config.watch_inactivity),
             registry_for(WATCHED, self._sink, self._workers.add),
             config.namespaces,
             on_signal=self._stopping.set,
-            background=lambda: self._heartbeat.beat("watch"),
+            background=self._beside_kopf,
         )
 
+    async def _beside_kopf(self) -> None:
+        """kopf counts as running once it has brought something, or has not failed for a while."""
+        async with self._beating("watch"):
+            await asyncio.sleep(FEED_SETTLES_SECONDS)
+            self._heartbeat.feed_started()
+            await asyncio.Event().wait()
+
     def _sink(self, kind: str, deleted: bool, obj: Mapping[str, Any]) -> Iterable[PoolKey]:
+        self._heartbeat.feed_started()
         return self._store.remove(kind, obj) if deleted else self._store.upsert(kind, obj)
 
     async def _pause_for_crd(self) -> bool:

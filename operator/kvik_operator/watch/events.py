@@ -98,6 +98,7 @@ async def watch_until_stopped(
     # Else kopf asks for the name of the process's user, and ends where a uid has none, as in most containers.
     where["identity"] = FIELD_MANAGER
     beside = asyncio.create_task(background())
+    await asyncio.sleep(0)  # its own tasks must exist by now: kopf waits 5 s at its end for any it does not know
     ours = asyncio.all_tasks()
 
     def stop_all() -> None:

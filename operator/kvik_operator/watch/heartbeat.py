@@ -88,7 +88,9 @@ class Heartbeat:
         self._feed_down_since = None
 
     def feed_stopped(self) -> None:
-        self._feed_down_since = self._clock()
+        """Counts from the first failure in a row."""
+        if self._feed_down_since is None:
+            self._feed_down_since = self._clock()
 
     def not_ready(self) -> tuple[str, ...]:
         """In words why this replica does not serve its purpose yet; empty: ready."""

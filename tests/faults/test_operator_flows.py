@@ -1,0 +1,180 @@
+"""The operator as a process on a real API server: create, update, scale, drift, delete; start, stop and hand over."""
+
+import time
+
+import pytest
+
+from tests.support.operator_rig import CHILDREN, Rig, eventually, holds
+
+pytestmark = pytest.mark.timeout(120)
+
+SCALING = {"minReplicas": 1, "maxReplicas": 4, "scaleDownStabilization": "10s"}
+
+
+def replicas(rig: Rig) -> int:
+    deployment = rig.deployment()
+    return -1 if deployment is None else deployment["spec"]["replicas"]
+
+
+def test_a_pool_is_made_changed_and_gone_without_a_trace(operated: Rig) -> None:
+    rig = operated
+    operator = rig.operator()
+    rig.create(replicas=2)
+    rig.wait_ready()
+    assert {child["kind"] for child in rig.children()} == {
+        "Deployment",
+        "Service",
+        "ServiceAccount",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    }
+    status = (rig.pool() or {})["status"]
+    assert (status["replicas"], status["readyReplicas"], status["selector"]) == (2, 2, "kvik.dev/pool=chat")
+
+    before = {pod["metadata"]["uid"] for pod in rig.pods()}
+    rig.patch({"batching": {"chunkedPrefillTokens": 64}})
+    eventually("all pods to be new ones", lambda: not before & {p["metadata"]["uid"] for p in rig.pods()}, 30)
+    rig.wait_ready()
+    (container,) = (rig.deployment() or {})["spec"]["template"]["spec"]["containers"]
+    assert "--chunked-prefill-tokens=64" in container["args"]
+
+    rig.delete()
+    eventually("all children to be gone", lambda: rig.children() == [] and rig.pods() == [], 30)
+    assert operator.exit_status() is None
+    assert operator.metric('kvik_operator_reconcile_seconds_count{outcome="bug"}') is None
+
+
+def test_load_scales_up_and_idleness_down_and_the_events_say_why(operated: Rig) -> None:
+    rig = operated
+    rig.operator()
+    rig.create(scaling=SCALING)
+    rig.wait_ready()
+    rig.kubelet.set_load(waiting=8, waiting_prompt_tokens=0)
+    eventually("the pool to scale up", lambda: replicas(rig) >= 2, 25, rig.explain)
+    rig.kubelet.set_load()
+    eventually("the pool to scale down", lambda: replicas(rig) == 1, 45, rig.explain)
+    (up, *_), (down, *_) = rig.events("ScaledUp"), rig.events("ScaledDown")
+    assert "160 % of full x 1 pod / 75 % -> 3, at most doubling in 15 s: 2" in up["message"]
+    assert down["message"].endswith("/ 75 % -> 1")
+    history = (rig.pool() or {})["status"]["scaling"]["history"]
+    assert history[0]["to"] == 1
+    managers = {entry["manager"] for entry in (rig.pool() or {})["metadata"]["managedFields"]}
+    assert managers >= {"kvik-operator", "kvik-autoscaler"}
+
+
+def test_drift_is_repaired_within_ten_seconds(operated: Rig) -> None:
+    rig = operated
+    rig.operator()
+    rig.create()
+    rig.wait_ready()
+    rig.kubectl("scale", "deployment/chat", "--replicas=3")
+    eventually("replicas to be put back", lambda: replicas(rig) == 1, 10)
+    rig.kubectl("delete", "service/chat")
+    eventually("the Service to be back", lambda: len(rig.children()) == len(CHILDREN), 10)
+    rig.kubectl("label", "poddisruptionbudget/chat", "kvik.dev/pool-")
+    eventually("the label to be back", lambda: len(rig.children()) == len(CHILDREN), 10)
+    rig.kubectl(
+        "patch", "deployment/chat", "--type=json", '--patch=[{"op": "remove", "path": "/metadata/ownerReferences"}]'
+    )
+    eventually("the owner to be back", lambda: (rig.deployment() or {})["metadata"].get("ownerReferences"), 10)
+
+
+def test_a_pool_that_is_deleted_and_made_again_belongs_to_itself(operated: Rig) -> None:
+    rig = operated
+    rig.operator()
+    for _ in range(5):
+        made = rig.create()
+        eventually("a Deployment", rig.deployment, 10, rig.explain)
+        rig.delete()
+    uid = (rig.create() or made)["metadata"]["uid"]
+    rig.wait_ready()
+    owners = {child["metadata"]["ownerReferences"][0]["uid"] for child in rig.children()}
+    assert owners == {uid}
+
+
+def test_no_child_and_no_pod_carries_kopfs_marks_and_foreign_ones_stay(operated: Rig) -> None:
+    """mysql-operator #51, kopf #1087; and kopf strips its own finalizer marker from all it watches."""
+    rig = operated
+    marker = "kopf.zalando.org/KopfFinalizerMarker"
+    rig.operator()
+    rig.create()
+    rig.wait_ready()
+    rig.kubectl("patch", "service/chat", "--type=merge", f'--patch={{"metadata": {{"finalizers": ["{marker}"]}}}}')
+    rig.kubectl("annotate", "service/chat", "touched=1")
+    time.sleep(2)
+    objects = [*rig.children(), *rig.pods(), rig.pool() or {}]
+    finalizers = {item["kind"]: item["metadata"].get("finalizers") for item in objects}
+    assert finalizers.pop("Service") == [marker]
+    assert set(finalizers.values()) == {None}
+    annotations = [name for item in objects for name in item["metadata"].get("annotations", {})]
+    assert not [name for name in annotations if "kopf" in name]
+    rig.kubectl("patch", "service/chat", "--type=merge", '--patch={"metadata": {"finalizers": null}}')
+
+
+def test_a_settled_pool_causes_no_writes(operated: Rig) -> None:
+    rig = operated
+    proxy = rig.proxy()
+    rig.operator(proxy=proxy)
+    rig.create(scaling=SCALING)
+    rig.wait_ready()
+    time.sleep(12)  # the first window ends, which status tells
+    before = len(proxy.writes())
+    time.sleep(8)
+    assert [str(write) for write in proxy.writes()[before:]] == []
+
+
+def test_sigterm_exits_zero_at_once_and_clears_the_lease(operated: Rig) -> None:
+    rig = operated
+    operator = rig.operator()
+    eventually("the Lease to be held", rig.lease_holder, 10)
+    begin = time.monotonic()
+    assert operator.terminate() == 0
+    assert time.monotonic() - begin < 4  # kopf alone waits 5 s for a task that it does not know
+    assert rig.lease_holder() == ""
+
+
+def test_of_two_replicas_only_the_leader_writes_and_the_other_takes_over(operated: Rig) -> None:
+    rig = operated
+    first_proxy, second_proxy = rig.proxy(), rig.proxy()
+    first = rig.operator(proxy=first_proxy)
+    second = rig.operator(proxy=second_proxy)
+    rig.create()
+    rig.wait_ready()
+    assert second_proxy.writes() == []
+    assert (first.metric("kvik_operator_leader"), second.metric("kvik_operator_leader")) == (1.0, 0.0)
+    assert second.metric("kvik_operator_pools") == 1.0
+
+    first.kill()  # no chance to clear the Lease
+    rig.patch({"replicas": 2})
+    eventually("the second to take over", lambda: replicas(rig) == 2, 25, rig.explain)
+    assert second_proxy.writes() != []
+
+    assert second.terminate() == 0
+    third = rig.operator()
+    begin = time.monotonic()
+    rig.patch({"replicas": 1})
+    eventually("the third to lead", lambda: replicas(rig) == 1, 5, rig.explain)
+    assert time.monotonic() - begin < 5
+    assert third.metric("kvik_operator_leader") == 1.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_frozen_leader_that_wakes_up_writes_nothing_and_ends(operated: Rig) -> None:
+    """cilium PR #42920: acted after its deadline."""
+    rig = operated
+    first_proxy = rig.proxy()
+    first = rig.operator(proxy=first_proxy)
+    second = rig.operator()
+    rig.create()
+    rig.wait_ready()
+    first.freeze()
+    eventually("the second to lead", lambda: second.metric("kvik_operator_leader") == 1.0, 30)
+    before = len(first_proxy.writes())
+    rig.patch({"replicas": 2})
+    rig.wait_ready()
+    first.resume()
+    eventually("the first to end", lambda: first.exit_status() is not None, 15)
+    assert first.exit_status() != 0
+    assert [str(write) for write in first_proxy.writes()[before:]] == []
+    holds("the second stays", lambda: second.exit_status() is None, 5)

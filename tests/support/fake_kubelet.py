@@ -1,0 +1,136 @@
+"""Stands in for the kubelets of a control plane without any: pods of pools run, are Ready, and end when deleted.
+
+Each pod gets a loopback address of its own, on which a stub engine's metrics port answers the operator.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from aiohttp import web
+from kubernetes.client import CoreV1Api
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from tests.support.stub_engine.engine import Overrides, StubEngine, StubOptions
+from tests.support.stub_engine.http import metrics_app
+
+METRICS_PORT = 8001
+_OPTIONS = StubOptions("stub", 32, 256, 728, 16, 50.0, 1000.0, 0.0, 0.0, 1.0)
+
+
+@dataclass(slots=True)
+class _Running:
+    address: str
+    engine: StubEngine
+    runner: web.AppRunner
+
+
+class FakeKubelet:
+    """A context manager. `starts` says whether a pod may start (default: all may); set it at any time."""
+
+    def __init__(self, api: CoreV1Api, period: float = 0.2) -> None:
+        self._api = api
+        self._period = period
+        self.starts: Callable[[Mapping[str, Any]], bool] = lambda _: True
+        self._load: dict[str, Any] = {}
+        self._pods: dict[str, _Running] = {}
+        self._loop = asyncio.new_event_loop()
+        self._server = threading.Thread(target=self._loop.run_forever, name="stub-engines", daemon=True)
+        self._watcher = threading.Thread(target=self._run, name="fake-kubelet", daemon=True)
+        self._stopping = threading.Event()
+        pid = os.getpid()
+        self._addresses = (f"127.{100 + pid // 250 % 100}.{pid % 250}.{n}" for n in itertools.count(1))
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._watcher.join(30)
+        for running in self._pods.values():
+            self._call(running.runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._server.join(10)
+        self._loop.close()
+
+    def set_load(self, **figures: Any) -> None:
+        """What every engine's `/load` says from now on, over its own figures."""
+        self._load = figures
+        for running in list(self._pods.values()):
+            running.engine.overrides = Overrides(load=figures)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._period):
+            # The API server may be down on purpose, and pods go while we look at them.
+            with contextlib.suppress(ApiException, HTTPError):
+                self._round()
+
+    def _round(self) -> None:
+        pods = self._api.list_pod_for_all_namespaces(label_selector="kvik.dev/pool", _request_timeout=5).items
+        for pod in pods:
+            if pod.metadata.deletion_timestamp is not None:
+                self._api.delete_namespaced_pod(
+                    pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
+                )
+            elif pod.metadata.uid not in self._pods and self.starts(
+                self._api.api_client.sanitize_for_serialization(pod)
+            ):
+                self._start(pod)
+        for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
+            self._call(self._pods.pop(uid).runner.cleanup())
+
+    def _start(self, pod: Any) -> None:
+        address = next(self._addresses)
+        engine = StubEngine(_OPTIONS)
+        engine.overrides = Overrides(load=self._load)
+        runner = web.AppRunner(metrics_app(engine), access_log=None, shutdown_timeout=0.1)
+        self._call(_serve(runner, address))
+        self._pods[pod.metadata.uid] = _Running(address, engine, runner)
+        self._api.patch_namespaced_pod_status(
+            pod.metadata.name, pod.metadata.namespace, {"status": ready_status(pod, address)}, _request_timeout=5
+        )
+
+    def _call(self, coroutine: Any) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+
+def ready_status(pod: Any, address: str) -> dict[str, Any]:
+    """What a kubelet reports of a pod whose containers all run and are ready."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    container = pod.spec.containers[0]
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": now,
+        "conditions": [
+            {"type": kind, "status": "True", "lastTransitionTime": now}
+            for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        ],
+        "containerStatuses": [
+            {
+                "name": container.name,
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "image": container.image,
+                "imageID": container.image,
+                "containerID": "stub://1",
+                "state": {"running": {"startedAt": now}},
+            }
+        ],
+    }
+
+
+async def _serve(runner: web.AppRunner, address: str) -> None:
+    await runner.setup()
+    await web.TCPSite(runner, address, METRICS_PORT).start()

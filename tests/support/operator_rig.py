@@ -1,0 +1,226 @@
+"""An operator under test: a child process behind a fault proxy, on a control plane whose pods a fake kubelet runs."""
+
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+
+from tests.support.control_plane import RunningControlPlane
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.fault_proxy import FaultProxy
+from tests.support.operator_process import OperatorProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATOR_NAMESPACE = "kvik-system"
+OPERATOR_NAME = "kvik-operator"
+CHILDREN = (
+    "deployments.apps",
+    "services",
+    "serviceaccounts",
+    "poddisruptionbudgets.policy",
+    "networkpolicies.networking.k8s.io",
+)
+"""As kubectl names the kinds that a pool owns."""
+POOL = {"group": "kvik.dev", "version": "v1alpha1", "plural": "inferencepools"}
+
+Object = Mapping[str, Any]
+T = TypeVar("T")
+
+
+def eventually(what: str, probe: Callable[[], T | None], seconds: float, detail: Callable[[], str] = lambda: "") -> T:
+    """What `probe` returns once it is neither None nor False; asks ten times a second. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:.0f} s for {what}\n{detail()}")
+        time.sleep(0.1)
+
+
+def holds(what: str, probe: Callable[[], bool], seconds: float) -> None:
+    """Raises AssertionError as soon as `probe` is false within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert probe(), f"did not hold: {what}"
+        time.sleep(0.1)
+
+
+def install(plane: RunningControlPlane) -> None:
+    """CRD, and from the chart what the operator needs to run outside of it: service account, RBAC and Lease."""
+    plane.run_kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+    # `kubectl wait` fails on a CRD that has no conditions yet.
+    served = ("get", "--raw", "/apis/kvik.dev/v1alpha1/inferencepools")
+    eventually("the CRD to be served", lambda: plane.run_kubectl(*served, check=False) != "", 30)
+    plane.run_kubectl("create", "namespace", OPERATOR_NAMESPACE)
+    options = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac", "lease")]
+    options += [f"--namespace={OPERATOR_NAMESPACE}", "--kube-version=1.34.0"]
+    manifests = subprocess.run(
+        [plane.helm, "template", "kvik", ROOT / "charts" / "kvik", *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    plane.run_kubectl("apply", f"--namespace={OPERATOR_NAMESPACE}", "-f", "-", stdin=manifests)
+
+
+@dataclass(slots=True)
+class Rig:
+    """One namespace, one kubelet, and as many operators with a proxy each as a test starts."""
+
+    plane: RunningControlPlane
+    namespace: str
+    folder: Path
+    api: client.ApiClient
+    kubelet: FakeKubelet
+    stack: ExitStack
+    started: list[tuple[OperatorProcess, FaultProxy]] = field(default_factory=list)
+
+    # --- operators ---
+
+    def proxy(self) -> FaultProxy:
+        proxy = FaultProxy(self.plane.kubeconfig, (OPERATOR_NAMESPACE, OPERATOR_NAME))
+        return self.stack.enter_context(proxy)
+
+    def operator(self, *flags: str, proxy: FaultProxy | None = None, ready: bool = True) -> OperatorProcess:
+        """Start one more, behind `proxy` or a new one."""
+        proxy = proxy or self.proxy()
+        number = len(self.started)
+        kubeconfig = proxy.write_kubeconfig(self.folder / f"operator-{number}.conf")
+        operator = OperatorProcess(
+            kubeconfig,
+            self.folder / f"operator-{number}.log",
+            f"--pod-name=operator-{number}",
+            *flags,
+            lease_namespace=OPERATOR_NAMESPACE,
+            lease_name=OPERATOR_NAME,
+        )
+        self.started.append((self.stack.enter_context(operator), proxy))
+        if ready:
+            eventually("the operator to be ready", lambda: operator.probe("/ready")[0] == 200, 30, operator.log_tail)
+        return operator
+
+    def clear_lease(self) -> None:
+        """As if its holder had gone in an orderly way."""
+        leases = client.CoordinationV1Api(self.api)
+        leases.patch_namespaced_lease(OPERATOR_NAME, OPERATOR_NAMESPACE, {"spec": {"holderIdentity": ""}})
+
+    def lease_holder(self) -> str:
+        lease = client.CoordinationV1Api(self.api).read_namespaced_lease(OPERATOR_NAME, OPERATOR_NAMESPACE)
+        return (lease.spec.holder_identity if lease.spec else None) or ""
+
+    # --- pools and what belongs to them ---
+
+    def create(self, name: str = "chat", **spec: Any) -> Object:
+        base: dict[str, Any] = {"model": {"source": "file:///models/x/model.gguf"}, "resources": {"device": "CPU"}}
+        pool = {
+            "apiVersion": "kvik.dev/v1alpha1",
+            "kind": "InferencePool",
+            "metadata": {"name": name},
+            "spec": base | spec,
+        }
+        created: Object = self._pools.create_namespaced_custom_object(namespace=self.namespace, body=pool, **POOL)
+        return created
+
+    def patch(self, spec: Object, name: str = "chat") -> None:
+        self._pools.patch_namespaced_custom_object(
+            namespace=self.namespace, name=name, body={"spec": dict(spec)}, **POOL
+        )
+
+    def delete(self, name: str = "chat") -> None:
+        self._pools.delete_namespaced_custom_object(namespace=self.namespace, name=name, **POOL)
+
+    def pool(self, name: str = "chat") -> Object | None:
+        try:
+            found: Object = self._pools.get_namespaced_custom_object(namespace=self.namespace, name=name, **POOL)
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def condition(self, kind: str, name: str = "chat") -> Mapping[str, str]:
+        """A condition of the pool's status; empty if there is none yet."""
+        conditions = ((self.pool(name) or {}).get("status") or {}).get("conditions", [])
+        return next((one for one in conditions if one["type"] == kind), {})
+
+    def ready(self, name: str = "chat") -> bool:
+        """Ready=True, said of the present generation."""
+        pool, condition = self.pool(name), self.condition("Ready", name)
+        return (
+            pool is not None
+            and condition.get("status") == "True"
+            and condition.get("observedGeneration") == pool["metadata"]["generation"]
+        )
+
+    def children(self, name: str = "chat") -> list[Object]:
+        return self.kubectl_list(",".join(CHILDREN), f"kvik.dev/pool={name}")
+
+    def pods(self, name: str = "chat") -> list[Object]:
+        return self.kubectl_list("pods", f"kvik.dev/pool={name}")
+
+    def deployment(self, name: str = "chat") -> Object | None:
+        found = self.kubectl_list("deployments.apps", f"kvik.dev/pool={name}")
+        return found[0] if found else None
+
+    def kubectl_list(self, kinds: str, selector: str) -> list[Object]:
+        text = self.plane.run_kubectl("get", kinds, f"--namespace={self.namespace}", f"-l{selector}", "-ojson")
+        items: list[Object] = json.loads(text)["items"]
+        return items
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.plane.run_kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
+
+    def events(self, reason: str) -> list[Object]:
+        text = self.plane.run_kubectl("get", "events", f"--namespace={self.namespace}", "-ojson")
+        return [event for event in json.loads(text)["items"] if event["reason"] == reason]
+
+    def wait_ready(self, name: str = "chat", seconds: float = 30) -> None:
+        eventually(f"pool {name} to be ready", lambda: self.ready(name), seconds, lambda: self.explain(name))
+
+    def explain(self, name: str = "chat") -> str:
+        """For whoever reads a failed test."""
+        logs = "\n".join(f"--- operator {n}\n{op.log_tail()}" for n, (op, _) in enumerate(self.started))
+        return f"{json.dumps((self.pool(name) or {}).get('status'), indent=1)}\n{logs}"
+
+    @property
+    def _pools(self) -> client.CustomObjectsApi:
+        return client.CustomObjectsApi(self.api)
+
+
+@contextmanager
+def rig(plane: RunningControlPlane, folder: Path) -> Iterator[Rig]:
+    """Everything that was started ends with it, and its pools are deleted."""
+    namespace = f"test-{uuid.uuid4().hex[:8]}"
+    plane.run_kubectl("create", "namespace", namespace)
+    with config.new_client_from_config(str(plane.kubeconfig)) as api, ExitStack() as stack:
+        kubelet = stack.enter_context(FakeKubelet(client.CoreV1Api(api)))
+        running = Rig(plane, namespace, folder, api, kubelet, stack)
+        running.clear_lease()
+        yield running
+        plane.run_kubectl("delete", "inferencepools.kvik.dev", "--all", f"--namespace={namespace}", "--wait=false")
+
+
+def essence(objects: Sequence[Object]) -> dict[str, Object]:
+    """What must be equal in two runs that ended in the same state: names and specs, without what servers fill in."""
+    return {f"{item['kind']}/{item['metadata']['name']}": _stable(item) for item in objects}
+
+
+_VOLATILE = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "status"})
+_ASSIGNED = frozenset({"clusterIP", "clusterIPs", "namespace", "deployment.kubernetes.io/revision"})
+
+
+def _stable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _stable(item) for name, item in value.items() if name not in _VOLATILE | _ASSIGNED}
+    return [_stable(item) for item in value] if isinstance(value, list) else value
