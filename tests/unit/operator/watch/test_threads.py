@@ -1,0 +1,53 @@
+"""A loop in a thread: it ends when it is told to, and its end by itself is never overlooked."""
+
+import asyncio
+import threading
+
+from kvik_operator.watch.threads import LoopThread
+
+
+def test_it_runs_until_it_is_stopped_and_tidies_up() -> None:
+    started, tidied, crashed = threading.Event(), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tidied.set()
+
+    thread = LoopThread("test", main, crashed.set)
+    thread.start()
+    assert started.wait(5)
+    thread.stop()
+    assert thread.join(5)
+    assert tidied.is_set()
+    assert not crashed.is_set()
+
+
+def test_a_crash_and_an_early_end_are_told() -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    async def ends() -> None:
+        return None
+
+    for main in (fails, ends):
+        crashed = threading.Event()
+        thread = LoopThread("test", main, crashed.set)
+        thread.start()
+        assert crashed.wait(5)
+        assert thread.join(5)
+
+
+def test_a_stop_before_the_start_is_a_stop() -> None:
+    crashed = threading.Event()
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    thread = LoopThread("test", main, crashed.set)
+    thread.stop()
+    thread.start()
+    assert thread.join(5)
+    assert not crashed.is_set()
