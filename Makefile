@@ -38,7 +38,7 @@ lint: setup ## Format, rules, types, imports, locks, pages, YAML, shell, charts
 	@scripts/lint.sh
 
 bench: setup ## Measure the engine on this machine
-	@$(PYTHON) -m bench
+	@$(PYTHON) -m bench.figures
 
 ##@ Test
 .PHONY: test test-all test-unit test-kernels test-integration test-e2e triton36
