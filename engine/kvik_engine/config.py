@@ -18,7 +18,7 @@ class EngineConfig:
     model_path: str
     """Local file or directory that `source` was resolved to."""
     tokenizer_path: str | None = None
-    """Folder with tokenizer.json, tokenizer_config.json and config.json; convert fills it before anything else starts."""
+    """Folder with tokenizer.json, tokenizer_config.json and config.json; convert fills it before all else starts."""
     cache_dir: str
     """Writable folder for converted tokenizers and downloaded models."""
     model_name: str
