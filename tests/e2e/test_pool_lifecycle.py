@@ -23,9 +23,10 @@ MODEL = "smollm2-135m-instruct"
 URL = f"http://{NAME}.kvik-e2e.svc.cluster.local:8000/v1"
 PODS = f"kvik.dev/pool={NAME}"
 
+QUESTION = "What is the capital of France? Answer in one short sentence."
 CHAT = f"""
 import json, urllib.request
-body = {{"model": {MODEL!r}, "messages": [{{"role": "user", "content": "What is the capital of France?"}}],
+body = {{"model": {MODEL!r}, "messages": [{{"role": "user", "content": {QUESTION!r}}}],
          "max_tokens": 32, "temperature": 0}}
 request = urllib.request.Request({URL!r} + "/chat/completions", json.dumps(body).encode(),
                                  {{"Content-Type": "application/json"}})
@@ -80,7 +81,12 @@ def test_a_pool_is_ready_90_seconds_after_kubectl_apply(pools: Kubectl) -> None:
     assert pool is not None
     assert pool["status"]["endpoint"] == f"http://{NAME}.kvik-e2e.svc:8000/v1"
     assert pool["status"]["observedGeneration"] == pool["metadata"]["generation"]
-    assert pool["status"]["model"]["name"] == MODEL
+    wait_for("the engine's own words", lambda: model_of(pools) == MODEL, 30, lambda: describe(pools))
+
+
+def model_of(kubectl: Kubectl) -> str | None:
+    """The name of the model as the engine tells it."""
+    return (kubectl.get(POOL, NAME) or {})["status"].get("model", {}).get("name")
 
 
 def test_kubectl_get_shows_the_pool_on_one_line(pools: Kubectl) -> None:
@@ -154,7 +160,8 @@ def test_load_scales_up_and_idleness_down_without_a_failed_request(pools: Kubect
     history = (pools.get(POOL, NAME) or {})["status"]["scaling"]["history"]
     assert {(1, 2), (2, 1)} <= {(step["from"], step["to"]) for step in history}
     events = [event["message"] for event in pools.list("events") if event["reason"] in {"ScaledUp", "ScaledDown"}]
-    assert any("-> 2" in message for message in events), events
+    assert any(message.startswith("from 1 to 2 replicas on ") for message in events), events
+    assert any(message.startswith("from 2 to 1 replicas on ") for message in events), events
 
 
 def ready_replicas(kubectl: Kubectl) -> int | None:
