@@ -22,7 +22,7 @@ EVERYTHING = ("--elements", "bf16", "fp16", "fp32", "--head-dims", "64", "128", 
 # these is no fault in itself, but someone should look.
 REGISTER_LIMITS = {
     "sm_80": {"kv_write": 40, "prefill": 255, "prefill_short": 168, "decode": 128, "decode_split": 168, "reduce": 48},
-    "sm_90": {"kv_write": 40, "prefill": 224, "prefill_short": 128, "decode": 128, "decode_split": 128, "reduce": 48},
+    "sm_90": {"kv_write": 40, "prefill": 224, "prefill_short": 168, "decode": 128, "decode_split": 128, "reduce": 48},
     "gfx942": {"kv_write": 32, "prefill": 256, "prefill_short": 176, "decode": 176, "decode_split": 176, "reduce": 48},
 }
 SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}
