@@ -56,8 +56,9 @@ def make_pod(
     scheduled: bool = True,
     sandbox: bool = True,
     template_hash: str = TEMPLATE_HASH,
+    was_ready: bool = False,
 ) -> Object:
-    """A pod created ten seconds ago. `engine` and `model` are over their container statuses."""
+    """A pod created ten seconds ago, its engine started three later. `engine` and `model` are over their statuses."""
     pod: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -73,7 +74,7 @@ def make_pod(
             "conditions": [
                 pod_condition("PodScheduled", scheduled, -9),
                 pod_condition("PodReadyToStartContainers", sandbox, -8),
-                pod_condition("Ready", ready, -1),
+                pod_condition("Ready", ready, -1 if ready or was_ready else -10),
             ],
         },
     }

@@ -106,11 +106,18 @@ def _phase(pod: Object) -> Phase:
     if scheduled is None or scheduled.get("status") != "True":
         return Phase.SCHEDULING
     engine, model = container_status(pod, CONTAINER_ENGINE), container_status(pod, CONTAINER_MODEL)
-    if engine is not None and "running" in (engine.get("state") or {}):
-        return Phase.UNREADY if engine.get("started") else Phase.LOADING
+    running = ((engine or {}).get("state") or {}).get("running")
+    if running is not None:
+        return Phase.UNREADY if _was_ready(pod, running) else Phase.LOADING
     if model is not None and "running" in (model.get("state") or {}):
         return Phase.FETCHING
     return Phase.PREPARING
+
+
+def _was_ready(pod: Object, running: Object) -> bool:
+    """Since this container started: its Ready condition fell after that, instead of being false all along."""
+    fell, started = _time(pod_condition(pod, "Ready") or {}, "lastTransitionTime"), _time(running, "startedAt")
+    return fell is not None and started is not None and fell > started
 
 
 def _problem(pod: Object, phase: Phase, now: datetime, startup_timeout: timedelta) -> Problem | None:

@@ -143,6 +143,8 @@ def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
         return Condition(type_, "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message)
     ready = status.get("availableReplicas", 0)
     message = f"{updated} of {wanted} pods are new, {max(0, total - updated)} old ones left, {ready} ready in all"
+    if findings.stopped:
+        message = f"stopping: {total} pods left"
     return Condition(type_, "False", Reason.ROLLING_OUT, message)
 
 

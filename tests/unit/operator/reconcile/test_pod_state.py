@@ -137,8 +137,14 @@ def test_a_finished_fetch_is_no_problem() -> None:
 
 
 def test_an_engine_that_was_ready_and_is_not_any_more_is_a_problem() -> None:
-    reason, _ = problem_of(make_pod(engine={"started": True}))
+    reason, _ = problem_of(make_pod(engine={"started": True}, was_ready=True))
     assert reason is Reason.PODS_NOT_READY
+
+
+def test_an_engine_between_its_startup_and_its_first_readiness_probe_is_no_problem() -> None:
+    """`started` is true a moment before the pod is ready for the first time."""
+    state = state_of(make_pod(engine={"started": True}))
+    assert (state.phase, state.problem) == (Phase.LOADING, None)
 
 
 @pytest.mark.parametrize(("seconds", "stuck"), [(-10, False), (-25, True)])
