@@ -82,7 +82,7 @@ def paged_logits(model: Model, case: OraclePrompt, dtype: torch.dtype) -> Tensor
             slots=table[0, positions // BLOCK_TOKENS].long() * BLOCK_TOKENS + positions % BLOCK_TOKENS,
         )
         hidden = model.forward(tokens[start:end], positions, StepAttention(backend.plan(batch, cache), cache))
-    return model.logits(hidden).float()
+    return model.logits(hidden)
 
 
 @pytest.mark.parametrize("index", SOME)

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
 from kvik_engine.layers.embedding import Embedding
-from kvik_engine.layers.linear import Linear
+from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
@@ -55,10 +55,10 @@ class Llama:
         self.layers = [DecoderLayer(config, tensors, index) for index in range(config.layers)]
         self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps)
         self.rotary = Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling)
-        self.head = (
-            Linear(self.embedding.weight)
+        self.head = LanguageHead(
+            self.embedding.weight
             if config.tie_embeddings
-            else Linear.take(tensors, "lm_head", config.vocab_size, config.hidden_size)
+            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
         )
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -23,7 +23,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocabulary], in the model's dtype."""
+        """[rows, hidden] -> fp32 [rows, vocabulary]."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Choose each row's next token.
 
-Order: raw logprobs, fp32, min_tokens, logit_bias, penalties, then greedy or temperature, min_p, top_k, top_p, noise.
+Order: raw logprobs, min_tokens, logit_bias, penalties, then greedy or temperature, min_p, top_k, top_p, noise.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from kvik_engine.sampling.penalties import add_bias, apply_penalties, mask_stop_
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> Samples:
-    """[rows, vocabulary] in any floating dtype, owned by the caller and spoilt here. No operation mixes rows."""
-    logits = logits.float()
+    """fp32 [rows, vocabulary], spoilt here. No operation mixes rows."""
     # A sum is not finite as soon as one of its terms is not, and costs one pass.
     finite = logits.sum(dim=-1).isfinite()
     raw = raw_logprobs(logits, batch.rows)

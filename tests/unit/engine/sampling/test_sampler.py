@@ -217,12 +217,6 @@ def test_a_row_that_is_not_finite_is_marked_and_its_neighbours_are_not_touched(
     assert got.tokens.tolist() == [alone[0], 0, alone[2]]
 
 
-def test_bfloat16_logits_are_sampled_in_fp32() -> None:
-    logits = logits_of(4).bfloat16()
-
-    assert run(logits, [PLAIN] * 4).tokens.tolist() == run(logits.float(), [PLAIN] * 4).tokens.tolist()
-
-
 def test_tokens_as_likely_as_the_last_kept_one_are_kept_too() -> None:
     logits = torch.full((300, VOCAB), -50.0)
     logits[:, :4] = 1.0
