@@ -11,6 +11,8 @@ import pytest
 
 from kvik_kernels import aot
 
+pytestmark = pytest.mark.timeout(600)
+
 SCRIPT = Path(__file__).with_name("served_signatures.py")
 
 
