@@ -1,0 +1,126 @@
+"""A model from a hub into a pod: the container that fetches it, its token, and what the pool says of it.
+
+The hub is tests/support/stand_in_hub.py in a pod of its own; it has the demo's model file and wants a token.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.support import stand_in_hub
+from tests.support.kubectl import Kubectl, condition, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+POOL = "inferencepools.kvik.dev"
+NAME = "from-hub"
+TOKEN = "hf_of-this-test"
+MODEL_FILE = "/models/smollm2-135m-instruct/model.gguf"
+SERVE = f"""
+import sys, time
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+sys.path.insert(0, "/hub")
+from stand_in_hub import HubState
+state = HubState({{"model.gguf": Path({MODEL_FILE!r}).read_bytes()}}, token={TOKEN!r})
+ThreadingHTTPServer(("0.0.0.0", 8080), state.handler()).serve_forever()
+"""
+HUB = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: hub, labels: {{app: hub}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  automountServiceAccountToken: false
+  securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
+  containers:
+  - name: hub
+    image: {image}
+    imagePullPolicy: IfNotPresent
+    command: [python3, -B, -c, {script}]
+    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+    securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
+    volumeMounts: [{{name: hub, mountPath: /hub}}]
+  volumes: [{{name: hub, configMap: {{name: hub}}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: hub}}
+spec: {{selector: {{app: hub}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"""
+
+
+class Images(Protocol):
+    engine: str
+
+
+class Cluster(Protocol):
+    def run_helm(self, *arguments: str) -> None: ...
+
+
+class Release(Protocol):
+    cluster: Cluster
+
+
+@pytest.fixture
+def hub(release: Release, pools: Kubectl, images: Images) -> Iterator[None]:
+    """The hub runs, and the operator sends fetching containers to it."""
+    source = Path(stand_in_hub.__file__)
+    pools.apply(pools.run("create", "configmap", "hub", f"--from-file={source}", "--dry-run=client", "--output=yaml"))
+    pools.apply(HUB.format(image=images.engine, script=json.dumps(SERVE)))
+    upgrade = ["upgrade", "kvik", "charts/kvik", "--reuse-values", "--wait", "--timeout=90s"]
+    release.cluster.run_helm(*upgrade, f"--set=huggingFace.endpoint=http://hub.{pools.namespace}.svc")
+    pools.run("wait", "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    yield
+    release.cluster.run_helm(*upgrade, "--set=huggingFace.endpoint=")
+    pools.run("delete", POOL, NAME, "--ignore-not-found")
+    pools.run("delete", "pod/hub", "service/hub", "configmap/hub", "secret/hub-token", "--ignore-not-found")
+
+
+def wait_ready(pools: Kubectl, status: str, reason: str, seconds: float) -> str:
+    """The message of the condition Ready once it has this status and reason."""
+
+    def told() -> str | None:
+        found = condition(pools.get(POOL, NAME), "Ready")
+        return found["message"] if found and (found["status"], found["reason"]) == (status, reason) else None
+
+    return wait_for(
+        f"Ready={status}/{reason}", told, seconds, lambda: pools.run("describe", POOL, NAME) + pools.run("get", "pods")
+    )
+
+
+def test_a_model_comes_from_the_hub_once_the_token_is_right(hub: None, pools: Kubectl) -> None:
+    model = {"source": f"hf://{stand_in_hub.REPOSITORY}@main"}
+    spec = {
+        "model": model,
+        "kvCache": {"size": "64Mi"},
+        "resources": {"device": "CPU", "requests": {"cpu": "100m", "memory": "2500Mi"}},
+        "startup": {"timeout": "180s"},
+        "drain": {"timeout": "5s"},
+    }
+    manifest = {"apiVersion": "kvik.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": NAME}, "spec": spec}
+    pools.apply(json.dumps(manifest))
+    message = wait_ready(pools, "False", "DownloadDenied", 40)
+    assert stand_in_hub.REPOSITORY in message
+
+    pools.run("create", "secret", "generic", "hub-token", f"--from-literal=token={TOKEN}")
+    model |= {"secretRef": {"name": "hub-token"}}
+    pools.apply(json.dumps(manifest))
+    wait_ready(pools, "True", "PodsReady", 180)
+
+    def read() -> dict[str, dict[str, str]] | None:
+        pool = pools.get(POOL, NAME)
+        assert pool is not None
+        status: dict[str, dict[str, str]] = pool["status"]
+        return status if "revision" in status.get("model", {}) and "startup" in status else None
+
+    status = wait_for("the pool to tell of its model", read, 30)
+    assert status["model"]["revision"] == stand_in_hub.COMMIT
+    assert "modelFetched" in status["startup"]
+    pod = pools.list("pods", f"kvik.dev/pool={NAME}")[0]
+    engine = next(item for item in pod["spec"]["containers"] if item["name"] == "engine")
+    assert TOKEN not in json.dumps(pod)
+    assert "model-token" not in [mount["name"] for mount in engine["volumeMounts"]]
