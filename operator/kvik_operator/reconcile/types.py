@@ -1,6 +1,6 @@
 """What reconcile takes in, decides and hands out, and the Protocols of those it needs.
 
-Data and Protocols only. `kube/` implements Store, Cluster and Recorder; `autoscale/board` implements Board.
+Data and Protocols only. `kube/` implements Store and Cluster; `autoscale/board` implements Board.
 API objects are plain mappings with the API's camelCase keys, never changed in place.
 """
 
