@@ -218,9 +218,11 @@ def essence(objects: Sequence[Object]) -> dict[str, Object]:
 
 _VOLATILE = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "status"})
 _ASSIGNED = frozenset({"clusterIP", "clusterIPs", "namespace", "deployment.kubernetes.io/revision"})
+_OF_THE_OWNER = frozenset({"kvik.dev/manifest-hash"})
+"""Differs with the uid of the pool."""
 
 
 def _stable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _stable(item) for name, item in value.items() if name not in _VOLATILE | _ASSIGNED}
+        return {name: _stable(item) for name, item in value.items() if name not in _VOLATILE | _ASSIGNED | _OF_THE_OWNER}
     return [_stable(item) for item in value] if isinstance(value, list) else value
