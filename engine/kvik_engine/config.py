@@ -35,8 +35,6 @@ class EngineConfig:
     attention: str = "auto"
     """auto, reference, cpu, triton."""
     slo_class: str = "balanced"
-    slo_ttft: float | None = None
-    slo_tpot: float | None = None
     max_requests: int = 64
     max_batch_tokens: int = 4096
     chunked_prefill_tokens: int = 512

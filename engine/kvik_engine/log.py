@@ -5,12 +5,16 @@ One JSON object a line, or a readable line where stderr is a terminal.
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import json
 import logging
+import logging.handlers
+import queue
 import sys
 from typing import Any
 
+QUEUE_RECORDS = 4096
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -50,8 +54,31 @@ class TerminalFormatter(logging.Formatter):
         return super().format(record) + fields
 
 
-def configure_logging(process: str, level: int = logging.INFO) -> None:
-    """Send everything from INFO on to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+class DroppingQueueHandler(logging.handlers.QueueHandler):
+    """Hands records to a writer thread and drops them while the queue is full, so that a blocked pipe blocks nobody."""
+
+    def __init__(self, size: int = QUEUE_RECORDS) -> None:
+        super().__init__(queue.Queue(size))
+        self.dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # same process: nothing has to be made picklable
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+
+def configure_logging(process: str, level: int = logging.INFO, *, queued: bool = False) -> None:
+    """Send everything from `level` on to stderr; `queued` by a thread of its own (not before a fork)."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TerminalFormatter(process) if sys.stderr.isatty() else JsonFormatter(process))
+    if queued:
+        queue_handler = DroppingQueueHandler()
+        listener = logging.handlers.QueueListener(queue_handler.queue, handler)
+        listener.start()
+        atexit.register(listener.stop)
+        handler = queue_handler
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +19,8 @@ from kvik_engine.api.schema import SamplingFields
 from kvik_engine.api.service import Service
 from kvik_engine.api.sse import EventStream
 from kvik_engine.errors import KvikError
+
+log = logging.getLogger(__name__)
 
 Chunk = dict[str, Any]
 
@@ -78,7 +81,11 @@ class Answer:
                     await events.send(*(self._event(chunk_kind, [chunk(delta)]) for delta in deltas))
                 if self.include_usage:
                     await events.send({**self.envelope(chunk_kind, []), "usage": usage(generation)})
-            except KvikError as failed:
+            except ConnectionError:
+                raise
+            except Exception as failed:
+                if not isinstance(failed, KvikError):
+                    log.exception("a stream failed", extra={"id": self._id})
                 error = failed
             return await events.finish(error)
 

@@ -100,9 +100,8 @@ class Generation:
     ) -> None:
         for stream in self._streams:
             self._client.release(stream)
-        reason = (
-            FinishReason.ABORTED if error is None or isinstance(error, asyncio.CancelledError) else FinishReason.ERROR
-        )
+        left = error is None or isinstance(error, (asyncio.CancelledError, ConnectionError))
+        reason = FinishReason.ABORTED if left else FinishReason.ERROR
         for _ in self._unfinished:
             self._metrics.choice_ended(reason, None)
         if not self._unfinished:

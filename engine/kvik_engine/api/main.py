@@ -43,7 +43,7 @@ _FAREWELL_SECONDS = 2.0
 
 
 def main() -> int:
-    configure_logging("api")
+    configure_logging("api", queued=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     config = EngineConfig.from_json(Path(sys.argv[1]).read_text())
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from http import HTTPStatus
 
 from aiohttp import web
@@ -21,11 +22,20 @@ _REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 
 @web.middleware
 async def request_id(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The client's own id is echoed and logged, never used as a key (vllm #10583)."""
+    """The client's own id is echoed and logged, never used as a key (vllm #10583). One line a request, no content."""
     own = request.headers.get("X-Request-Id", "")
     usable = 0 < len(own) <= MAX_CLIENT_ID_CHARS and own.isascii() and own.isprintable()
     request[_REQUEST_ID] = own if usable else f"req-{secrets.token_hex(16)}"
-    return await handler(request)
+    started_at = time.monotonic()
+    status: int | None = None
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        if request.method == "POST":
+            fields = {"request_id": request[_REQUEST_ID], "path": request.path, "status": status}
+            log.info("request", extra=fields | {"seconds": round(time.monotonic() - started_at, 3)})
 
 
 @web.middleware

@@ -16,7 +16,7 @@ _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
 
 class EventStream:
-    """Begins with `start`; TimeoutError from any call when the client takes nothing for a minute."""
+    """Begins with `start`; ConnectionAbortedError from any call when the client takes nothing for a minute."""
 
     def __init__(self, request: web.Request, seconds: float = WRITE_SECONDS) -> None:
         self._request = request
@@ -46,8 +46,8 @@ class EventStream:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._response.write(data)
-        except TimeoutError:
+        except TimeoutError as error:
             transport = self._request.transport
             if transport is not None:
                 transport.abort()
-            raise
+            raise ConnectionAbortedError(f"the client took nothing for {self._seconds:g} s") from error

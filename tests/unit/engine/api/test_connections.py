@@ -14,7 +14,7 @@ import pytest
 
 from kvik_engine.api import body, connection, limits
 from kvik_engine.api.sse import EventStream
-from tests.support.live_api import CHAT, LiveApi
+from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.waiting import until
 
 BODY = json.dumps(CHAT | {"stream": True}).encode()
@@ -199,7 +199,7 @@ async def test_a_finished_request_is_never_aborted(api: LiveApi, connect: Connec
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
-    api: LiveApi, monkeypatch: pytest.MonkeyPatch
+    api: LiveApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """opencode PR #19423: a stalled client grew the server to 187 GB."""
     monkeypatch.setattr(EventStream.__init__, "__defaults__", (0.05,))
@@ -221,10 +221,13 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
 
     transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
     await until(lambda: api.core.submits)
-    await until(lambda: api.client.running == 0)
+    await until(lambda: api.core.aborts)
+    await until(lambda: api.core.running == api.client.running == 0)
     transport.abort()
     assert len(api.core.aborts) == 1
-    assert api.core.running == 0
+    value = api.service.metrics.registry.get_sample_value
+    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "aborted"}) == 8
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
 async def test_a_silent_stream_gets_comments(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,17 @@ async def test_kvik_drain_makes_the_engine_unready_first(api: LiveApi) -> None:
     assert (await api.chat()).status == 200
 
 
+async def test_a_bug_inside_a_stream_is_one_error_event(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(*_: Any) -> Any:
+        raise RuntimeError("secret at 0x7f00")
+
+    monkeypatch.setattr("kvik_engine.api.chat._ChatShape.chunk", explode)
+    reply = await api.chat(stream=True)
+    assert reply.events[-1]["error"]["type"] == "server_error"
+    assert "0x7f00" not in reply.text
+    await until(lambda: api.core.running == 0)
+
+
 async def test_an_exception_is_500_without_its_text(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """CVE-2026-22778: messages of unexpected errors held addresses."""
 
