@@ -1,0 +1,145 @@
+"""The chart as helm renders it: what it refuses, and that the operator understands every flag it is given."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvik_operator import config
+from kvik_operator.reconcile.types import EngineImages
+from tests.cluster import build
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = (ROOT / "VERSION").read_text().strip()
+
+
+def helm_template(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(build.programs().helm), "template", "kvik", "charts/kvik", "--namespace=kvik-system"]
+    return subprocess.run(
+        [*command, "--kube-version=1.34.0", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def render(*arguments: str) -> list[dict[str, Any]]:
+    done = helm_template(*arguments)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def operator_config(documents: list[dict[str, Any]]) -> config.OperatorConfig:
+    """What the operator makes of its command line."""
+    (deployment,) = of_kind(documents, "Deployment")
+    args = [arg.replace("$(POD_NAME)", "pod") for arg in container(deployment)["args"]]
+    return config.parse(args, {})
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    item: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return item
+
+
+def test_the_defaults_are_understood_by_the_operator() -> None:
+    settings = operator_config(render())
+    assert settings.reconcile.images == EngineImages(f"kvik/engine:{VERSION}", f"kvik/engine:{VERSION}-cpu")
+    assert settings.reconcile.image_pull_policy == "IfNotPresent"
+    assert settings.reconcile.hf_endpoint is None
+    assert settings.namespaces == ()
+    assert (settings.lease_namespace, settings.lease_name) == ("kvik-system", "kvik-operator")
+    assert settings.probe_port == 8080
+    policy = settings.reconcile.network_policy
+    assert (policy.enabled, policy.api_from, policy.metrics_from) == (True, (), ())
+
+
+def test_every_value_reaches_the_operator() -> None:
+    settings = operator_config(
+        render(
+            "--set=image.engine.gpu.repository=registry.local:5000/gpu",
+            "--set=image.engine.gpu.tag=v7",
+            "--set=image.engine.cpu.tag=v8",
+            "--set=image.pullPolicy=Always",
+            "--set=operator.logLevel=debug",
+            "--set=watch.namespaces={b,a}",
+            "--set=huggingFace.endpoint=http://mirror.local",
+            '--set-json=networkPolicy.apiFrom=[{"podSelector":{"matchLabels":{"a":"b"}}}]',
+            '--set-json=networkPolicy.metricsFrom=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
+        )
+    )
+    assert settings.reconcile.images == EngineImages("registry.local:5000/gpu:v7", "kvik/engine:v8")
+    assert settings.reconcile.image_pull_policy == "Always"
+    assert settings.reconcile.hf_endpoint == "http://mirror.local"
+    assert settings.namespaces == ("a", "b")
+    assert settings.log_level == "debug"
+    assert settings.reconcile.network_policy.api_from == ({"podSelector": {"matchLabels": {"a": "b"}}},)
+    assert settings.reconcile.network_policy.metrics_from == ({"ipBlock": {"cidr": "10.0.0.0/8"}},)
+
+
+def test_the_operators_way_to_the_metrics_port_leads_to_its_own_pods() -> None:
+    documents = render()
+    peer = operator_config(documents).reconcile.network_policy.operator_peer
+    assert peer is not None
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "kvik-system"}
+    labels = of_kind(documents, "Deployment")[0]["spec"]["template"]["metadata"]["labels"]
+    assert set(peer["podSelector"]["matchLabels"].items()) <= set(labels.items())
+
+
+def test_network_policies_can_be_switched_off() -> None:
+    documents = render("--set=networkPolicy.enabled=false")
+    assert of_kind(documents, "NetworkPolicy") == []
+    assert operator_config(documents).reconcile.network_policy.enabled is False
+
+
+def test_a_list_of_namespaces_needs_no_cluster_wide_right() -> None:
+    documents = render("--set=watch.namespaces={a,b}")
+    assert of_kind(documents, "ClusterRole") == of_kind(documents, "ClusterRoleBinding") == []
+    assert sorted(role["metadata"]["namespace"] for role in of_kind(documents, "Role")) == ["a", "b", "kvik-system"]
+    (cluster_role,) = of_kind(render(), "ClusterRole")
+    role = next(role for role in of_kind(documents, "Role") if role["metadata"]["namespace"] == "a")
+    assert role["rules"] == cluster_role["rules"]
+
+
+def test_the_operators_pod_satisfies_the_restricted_standard() -> None:
+    (deployment,) = of_kind(render(), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = container(deployment)["securityContext"]
+    assert security == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_two_operators_get_a_disruption_budget() -> None:
+    assert of_kind(render(), "PodDisruptionBudget") == []
+    assert len(of_kind(render("--set=operator.replicas=2"), "PodDisruptionBudget")) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ("image.operator.repository=", "/image/operator/repository"),
+        ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+        ("operator.replicas=-1", "/operator/replicas"),
+        ("operator.loglevel=debug", "/operator"),
+        ("watch.namespaces={A}", "/watch/namespaces/0"),
+        ("networkPolicy.apiFrom={x}", "/networkPolicy/apiFrom/0"),
+        ("huggingFace.endpoint=ftp://x", "/huggingFace/endpoint"),
+        ("metricsApi.custom.enabled=true", "metricsApi"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(value: str, where: str) -> None:
+    done = helm_template(f"--set={value}")
+    assert done.returncode != 0
+    assert where in done.stderr
