@@ -182,7 +182,7 @@ def test_preemptions_stay_few(overlap: int) -> None:
 
 def test_growing_rows_do_not_take_the_blocks_owed_to_an_admitted_prompt() -> None:
     """vllm #45388: a prompt was admitted, then lost its room to others before it was computed."""
-    harness = Harness(blocks=11, prefix_cache=False, chunked_prefill_tokens=4, max_batch_tokens=12)
+    harness = Harness(blocks=13, prefix_cache=False, chunked_prefill_tokens=4, max_batch_tokens=12)
     for request_id in range(3):
         harness.submit(request_id, prompt(3, request_id), max_tokens=20, stop_token_ids=())
     harness.step()
