@@ -66,7 +66,8 @@ class Connection(web.RequestHandler):
         if status == HTTPStatus.BAD_REQUEST:
             response = error_response(PayloadError(HTTPStatus.BAD_REQUEST, "The request is not valid HTTP."))
         else:
-            self.log_exception("a handler failed", exc_info=exc)
+            if not isinstance(exc, ConnectionError):  # else the client is gone, and nobody reads this
+                self.log_exception("a handler failed", exc_info=exc)
             response = error_response(exc or RuntimeError())
         response.force_close()
         return response

@@ -12,6 +12,9 @@ from aiohttp import web
 from kvik_engine.api.connection import listen
 
 
+_START_SECONDS = 10.0
+
+
 class ProbeServer:
     """Runs from `start` to `stop`."""
 
@@ -20,10 +23,13 @@ class ProbeServer:
         self._socket = server_socket
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
 
     def start(self) -> None:
+        """Returns when the port answers."""
         self._thread.start()
+        self._listening.wait(_START_SECONDS)
 
     def stop(self) -> None:
         if self._loop is not None and self._stop is not None:
@@ -36,6 +42,7 @@ class ProbeServer:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         runner, server = await listen(self._make_app(), self._socket)
+        self._listening.set()
         await self._stop.wait()
         server.close()
         await runner.cleanup()
