@@ -118,7 +118,11 @@ class ScaleLoop:
         self._pools = {key: pool for key, pool in self._pools.items() if key in keys}
         for key in sorted(keys):
             with log_context(pool=str(key)):
-                await self._look_at(key, pods[key])
+                try:
+                    await self._look_at(key, pods[key])
+                except Exception:
+                    # One pool must not keep the others from being scaled.
+                    log.exception("scaling failed: this is a bug")
 
     async def _scrape(self, pods: Mapping[PoolKey, Sequence[Object]]) -> None:
         targets = {
@@ -204,7 +208,7 @@ class ScaleLoop:
         fresh = await self._writer.read_pool(key)
         if fresh is None or fresh["metadata"]["uid"] != pool.uid:
             return False
-        return InferencePool.from_object(fresh).spec.replicas == pool.spec.replicas
+        return bool(fresh["spec"].get("replicas") == pool.spec.replicas)
 
     def _known(self, key: PoolKey, pool: InferencePool) -> _Pool:
         known = self._pools.get(key)

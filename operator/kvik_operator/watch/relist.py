@@ -30,13 +30,16 @@ def vanished(before: Versions, listed: Versions, after: Versions) -> list[Object
 class DeafWatch:
     """Objects that the API server has in a newer version than the store. `patience` is in seconds.
 
-    A watch is called deaf only by a second LIST, which shows that the object is still there and still newer.
+    A watch is called deaf only by a second LIST, which shows that the object is still there and still newer. Until the
+    store has caught up for the first time, `first_patience` holds: a large cluster takes its time to be read.
     """
 
     patience: float = 30.0
+    first_patience: float = 300.0
     _behind: dict[ObjectId, tuple[str, float]] = field(default_factory=dict)
     """The version that was listed, and since when the store has been behind it."""
     _deaf_since: float | None = None
+    _synced: bool = False
 
     def listed(self, kind: str, namespace: str | None, listed: Versions, stored: Versions, now: float) -> None:
         """A LIST of one kind in one or (None) all namespaces; `stored` is what the store had there after it."""
@@ -56,13 +59,12 @@ class DeafWatch:
             if known.kind == kind and known in stored and not is_newer_version(version, stored[known]):
                 del self._behind[known]
         if not self._behind:
-            self._deaf_since = None
+            self._deaf_since, self._synced = None, True
 
     def overdue(self, now: float, kind: str | None = None) -> bool:
         """Whether some object has been newer for the whole patience, so that a second LIST is due."""
-        return any(
-            now - since >= self.patience for known, (_, since) in self._behind.items() if kind in (None, known.kind)
-        )
+        patience = self.patience if self._synced else max(self.patience, self.first_patience)
+        return any(now - since >= patience for known, (_, since) in self._behind.items() if kind in (None, known.kind))
 
     @property
     def deaf_since(self) -> float | None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.scrape import Target
@@ -243,3 +245,15 @@ async def test_an_unreadable_pool_is_left_to_reconcile() -> None:
     world.object["spec"]["scaling"]["scaleDownStabilization"] = "soon"
     await world.rounds(1)
     assert world.board.scaling(KEY) is None
+
+
+async def test_a_bug_with_one_pool_is_not_the_end_of_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(maxReplicas=4)
+    world.load(waiting=10)
+    await world.rounds(1)
+    whole, world.object = world.object, {"metadata": {}, "spec": {"replicas": 1}}
+    await world.rounds(1)
+    assert "scaling failed: this is a bug" in caplog.text
+    world.object = whole
+    await world.rounds(1)
+    assert world.written == [2]

@@ -20,9 +20,34 @@ def test_what_changed_or_went_during_the_list_is_left_to_the_watch() -> None:
     assert vanished({ONE: "1", TWO: "1"}, {}, {ONE: "2"}) == []
 
 
+def synced(patience: float = 30.0) -> DeafWatch:
+    """Of a store that has caught up once."""
+    deaf = DeafWatch(patience)
+    deaf.caught_up("Pod", {})
+    return deaf
+
+
+def test_a_large_cluster_may_take_minutes_to_be_read_for_the_first_time() -> None:
+    deaf = DeafWatch(patience=30.0, first_patience=300.0)
+    deaf.listed("Pod", None, {ONE: "9", TWO: "9"}, {ONE: "9"}, now=0.0)
+    deaf.listed("Pod", None, {ONE: "9", TWO: "9"}, {ONE: "9"}, now=290.0)
+    assert deaf.deaf_since is None
+    deaf.caught_up("Pod", {ONE: "9", TWO: "9"})
+    deaf.listed("Pod", None, {ONE: "10"}, {ONE: "9"}, now=300.0)
+    deaf.listed("Pod", None, {ONE: "10"}, {ONE: "9"}, now=330.0)
+    assert deaf.deaf_since == 330.0
+
+
+def test_watches_that_bring_nothing_at_all_are_deaf_in_the_end() -> None:
+    deaf = DeafWatch(patience=30.0, first_patience=300.0)
+    deaf.listed("Pod", None, {ONE: "9"}, {}, now=0.0)
+    deaf.listed("Pod", None, {ONE: "9"}, {}, now=301.0)
+    assert deaf.deaf_since == 301.0
+
+
 def test_a_watch_is_deaf_when_a_second_list_still_shows_a_newer_object() -> None:
     """kopf #996, #1276: watching stops and nothing says so."""
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", None, {ONE: "9"}, {ONE: "5"}, now=0.0)
     assert not deaf.overdue(29.0)
     assert deaf.deaf_since is None
@@ -32,7 +57,7 @@ def test_a_watch_is_deaf_when_a_second_list_still_shows_a_newer_object() -> None
 
 
 def test_a_watch_that_catches_up_hears() -> None:
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", None, {ONE: "9"}, {ONE: "5"}, now=0.0)
     deaf.caught_up("Pod", {ONE: "10"})
     deaf.listed("Pod", None, {ONE: "12"}, {ONE: "10"}, now=60.0)
@@ -41,7 +66,7 @@ def test_a_watch_that_catches_up_hears() -> None:
 
 
 def test_a_deaf_watch_that_hears_again_is_forgiven() -> None:
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", None, {ONE: "9"}, {}, now=0.0)
     deaf.listed("Pod", None, {ONE: "9"}, {}, now=60.0)
     assert deaf.deaf_since == 60.0
@@ -50,7 +75,7 @@ def test_a_deaf_watch_that_hears_again_is_forgiven() -> None:
 
 
 def test_an_object_that_was_deleted_before_the_watch_told_of_it_proves_nothing() -> None:
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", None, {ONE: "9"}, {}, now=0.0)
     deaf.caught_up("Pod", {})
     deaf.listed("Pod", None, {}, {}, now=60.0)
@@ -59,14 +84,14 @@ def test_an_object_that_was_deleted_before_the_watch_told_of_it_proves_nothing()
 
 
 def test_a_list_of_one_namespace_says_nothing_about_another() -> None:
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", "else", {ELSEWHERE: "9"}, {}, now=0.0)
     deaf.listed("Pod", "demo", {}, {}, now=10.0)
     assert list(deaf.suspects()) == [ELSEWHERE]
 
 
 def test_an_object_that_keeps_changing_does_not_reset_the_patience() -> None:
-    deaf = DeafWatch(patience=30.0)
+    deaf = synced()
     deaf.listed("Pod", None, {ONE: "9"}, {ONE: "5"}, now=0.0)
     deaf.listed("Pod", None, {ONE: "11"}, {ONE: "5"}, now=40.0)
     assert deaf.deaf_since == 40.0
