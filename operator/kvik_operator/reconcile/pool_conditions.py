@@ -150,7 +150,7 @@ def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
 
 def _degraded(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.DEGRADED
-    if problem is not None:
+    if problem is not None and problem.reason is not Reason.STARTING:
         return Condition(type_, "True", problem.reason, problem.message)
     differs = _model_differs(findings.infos)
     if differs is not None:

@@ -224,6 +224,8 @@ async def test_a_pool_made_again_waits_until_the_old_children_are_gone() -> None
     operator.cluster.stored_pool["metadata"]["uid"] = "22222222-2222-2222-2222-222222222222"
     assert await operator.look() == LOOK_AGAIN_SOON
     assert operator.cluster.writes() == ["patch_status"]
+    assert "waiting until the old" in operator.cluster.condition("RolloutComplete")["message"]
+    assert operator.cluster.condition("Degraded")["status"] == "False"
     operator.cluster.children.clear()
     await operator.look()
     owners = operator.cluster.children[ChildKind.DEPLOYMENT]["metadata"]["ownerReferences"]
