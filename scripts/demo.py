@@ -56,8 +56,8 @@ class Cluster:
     def in_namespace(self, namespace: str) -> Kubectl:
         return Kubectl(Path(self.kubectl), Path(self.kubeconfig), namespace)
 
-    def run_helm(self, *arguments: str) -> None:
-        run(self.helm, f"--kubeconfig={self.kubeconfig}", f"--namespace={SYSTEM}", *arguments)
+    def run_helm(self, *arguments: str) -> str:
+        return run(self.helm, f"--kubeconfig={self.kubeconfig}", f"--namespace={SYSTEM}", *arguments)
 
 
 def say(text: str) -> None:
@@ -118,6 +118,7 @@ def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
         *(f"--set=image.engine.{device}.repository={cluster.image_prefix}kvik/engine" for device in ("gpu", "cpu")),
         *(["--set=image.pullPolicy=IfNotPresent"] if os.environ.get("CLUSTER") == "existing" else []),
     ]
+    remove_half_installed(cluster)
     cluster.run_helm("upgrade", "--install", "kvik-crds", "charts/kvik-crds")
     cluster.run_helm(
         "upgrade", "--install", "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories
@@ -130,6 +131,12 @@ def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
         print(system.run("get", "pods,events"), system.run("logs", "--selector=app.kubernetes.io/instance=kvik"))
         raise DemoError("the operator does not become ready (see above)") from error
     note_build(system, build)
+
+
+def remove_half_installed(cluster: Cluster) -> None:
+    """A helm that was killed leaves its release `pending`, and refuses to go on from there. Pools and CRD stay."""
+    for release in json.loads(cluster.run_helm("list", "--pending", "--output=json")):
+        cluster.run_helm("uninstall", release["name"], "--wait")
 
 
 def built_from(image: catalog.Image) -> str:
