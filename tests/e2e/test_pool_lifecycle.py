@@ -171,8 +171,7 @@ def ready_replicas(kubectl: Kubectl) -> int | None:
 KILL_CORE = """
 import os, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
-    command = open(f"/proc/{pid}/cmdline", "rb").read()
-    if b"kvik_engine.core.main" in command:
+    if b"kvik_engine.core.main" in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\\0"):
         os.kill(int(pid), signal.SIGKILL)
         print(pid)
 """
