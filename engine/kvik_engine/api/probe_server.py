@@ -11,7 +11,6 @@ from aiohttp import web
 
 from kvik_engine.api.connection import listen
 
-
 _START_SECONDS = 10.0
 
 
