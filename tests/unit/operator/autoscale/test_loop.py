@@ -251,7 +251,7 @@ async def test_a_bug_with_one_pool_is_not_the_end_of_the_loop(caplog: pytest.Log
     world = World(maxReplicas=4)
     world.load(waiting=10)
     await world.rounds(1)
-    whole, world.object = world.object, {"metadata": {}, "spec": {"replicas": 1}}
+    whole, world.object = world.object, {**world.object, "metadata": {}}
     await world.rounds(1)
     assert "scaling failed: this is a bug" in caplog.text
     world.object = whole
