@@ -165,7 +165,8 @@ class Generation:
         count = len(output.tokens) + output.stop_tokens
         if count and timing.first is None:
             timing.first = now
-            self._metrics.first_token(now - self._arrived_at)
+            if index % self._n == 0:  # the choices of a prompt begin together
+                self._metrics.first_token(now - self._arrived_at)
         elif count:
             self._metrics.token_gap(now - timing.last, count)
         timing.last = now

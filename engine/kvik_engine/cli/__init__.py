@@ -43,6 +43,7 @@ def _parser(commands: dict[str, ModuleType]) -> argparse.ArgumentParser:
             help=module.HELP,
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
