@@ -65,7 +65,7 @@ def taken_or_refused(call: Callable[[], Sampling]) -> Sampling | UserError:
 
 
 def first_name(param: str) -> str:
-    return param.split(".")[0].split("[")[0]
+    return param.partition(".")[0].partition("[")[0]
 
 
 @given(st.dictionaries(st.sampled_from(CHAT_FIELDS), VALUES, max_size=6))
