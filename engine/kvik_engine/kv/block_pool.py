@@ -70,6 +70,12 @@ class BlockPool:
         block.holders -= 1
         self._put_back(block)
 
+    def discard(self, block: Block) -> None:
+        """Free a cached block: its content shall not be found any more."""
+        self._cached.remove(block)
+        self._forget(block)
+        self._free.append(block)
+
     def pin(self, block: Block) -> None:
         """Keep an owned block although its holders may leave."""
         assert block.holders or block.pins, block

@@ -186,6 +186,8 @@ class KVManager:
         """
         holding = self._holdings.pop(branch, None)
         if holding is None:
+            if accepted is not None:
+                self._discard_behind(branch, accepted)
             return
         kept = len(branch.tokens) if accepted is None else accepted
         in_flight = branch.last_step if self.in_flight(branch) else None
@@ -197,6 +199,13 @@ class KVManager:
                 if in_flight is not None:
                     self._pin(block, in_flight)
                 self.pool.drop(block)
+
+    def _discard_behind(self, branch: Branch, accepted: int) -> None:
+        """Drop what a preempted branch left in the cache behind its accepted tokens, unless others use it."""
+        for blocks in self._cache.find(branch, len(branch.tokens))[accepted // self.block_tokens :]:
+            for block in blocks:
+                if block.holders == block.pins == 0:
+                    self.pool.discard(block)
 
     def settle(self, step: int) -> None:
         """Step `step` is done: what was pinned for it is no longer read or written. Steps are settled in order."""

@@ -50,7 +50,8 @@ class PlanBuilder:
     """What is left of the prefills' share of it."""
     owed: dict[Request, int]
     """Blocks that admitted requests still need for their known tokens."""
-    admission_closed: bool = False
+    closed_from: int | None = None
+    """Waiting requests of this class and worse are not tried any more."""
     scheduled: set[Request] = field(default_factory=set)
     prefill_tokens: int = 0
     _work: list[RowWork] = field(default_factory=list)

@@ -1,9 +1,12 @@
 """In which order waiting requests are considered: class, priority, arrival, and nobody starves.
 
-Order: requests pinned by repeated preemption, then a long waiting request whose turn has come, then the best of the
-lowest class number by priority and arrival. Within one class the oldest request that waited AGING_SECONDS gets such a
-turn, once per AGING_SECONDS; it is tried first and others pass it while it does not fit. After BLOCKING_SECONDS it no
-longer lets others pass, so that even a large request gets the room it needs.
+Order: a request for which others were preempted just now, requests pinned by repeated preemption, then a long waiting
+request whose turn has come, then the best of the lowest class number by priority and arrival.
+
+Within one class the oldest request that waited AGING_SECONDS gets such a turn, once per AGING_SECONDS, so a backlog
+cannot push out a better class. It is tried first, and others pass it while it does not fit: its own class for
+BLOCKING_SECONDS, better classes for ten times as long. Then they wait for it, so that even a large request gets the
+room it needs.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ def rank(request: Request) -> tuple[int, int, float, int, int]:
 class Candidate:
     """A waiting request to try next.
 
-    If it does not fit and `blocking` is set, nobody behind it may be tried. `urgent` requests do not wait for the turn
-    of their class within a step. `aged` ones use up a turn by age.
+    If it does not fit, requests of class `blocks_from` and worse may not be tried in this step (None: all may).
+    `urgent` requests do not wait for the turn of their class within a step. `aged` ones use up a turn by age.
     """
 
     request: Request
-    blocking: bool
+    blocks_from: int | None
     urgent: bool = False
     aged: bool = False
 
@@ -48,6 +51,7 @@ class WaitingQueue:
     def __init__(self, pin_after: int) -> None:
         self._pin_after = pin_after
         self._order = count()
+        self._promised: Request | None = None
         self._pinned: list[Request] = []
         self._heaps: dict[int, list[tuple[int, float, int, Request]]] = {slo_class: [] for slo_class in SLO_CLASSES}
         self._arrivals: dict[int, deque[Request]] = {slo_class: deque() for slo_class in SLO_CLASSES}
@@ -86,6 +90,8 @@ class WaitingQueue:
         if request not in self._waiting:
             return
         self._waiting.remove(request)
+        if request is self._promised:
+            self._promised = None
         self._prompt_tokens -= request.prompt_length
         if request in self._pinned:
             self._pinned.remove(request)
@@ -94,27 +100,33 @@ class WaitingQueue:
         if self._stale > len(self._waiting) + _STALE_KEPT:
             self._compact()
 
+    def promise(self, request: Request) -> None:
+        """Others were preempted for this waiting request: nobody else may take their room."""
+        self._promised = request
+
     def took_aged_turn(self, slo_class: int, now: float) -> None:
         """A request of this class was admitted for its age."""
         self._aged_turn_at[slo_class] = now
 
     def candidates(self, now: float) -> Iterator[Candidate]:
         """Requests to try now, in order. Take out what was admitted (`remove`) and start over."""
+        if self._promised is not None:
+            yield Candidate(self._promised, blocks_from=SLO_CLASSES[0], urgent=True)
+            return
         for request in self._pinned:
-            yield Candidate(request, blocking=True, urgent=True)
+            yield Candidate(request, blocks_from=SLO_CLASSES[0], urgent=True)
             return
         for slo_class in SLO_CLASSES:
             oldest = self._oldest(slo_class)
-            if oldest is None or now - oldest.arrival < AGING_SECONDS:
+            if oldest is None:
                 continue
-            last_turn = self._aged_turn_at.get(slo_class)
-            if last_turn is None or now - last_turn >= AGING_SECONDS:
-                blocking = now - oldest.arrival >= BLOCKING_SECONDS
-                yield Candidate(oldest, blocking, urgent=True, aged=True)
+            due_since = AGING_SECONDS + max(oldest.arrival, self._aged_turn_at.get(slo_class, oldest.arrival))
+            if now >= due_since:
+                yield Candidate(oldest, _blocks_from(slo_class, now - due_since), urgent=True, aged=True)
         for slo_class in SLO_CLASSES:
             best = self._best(slo_class)
             if best is not None:
-                yield Candidate(best, blocking=True)
+                yield Candidate(best, blocks_from=SLO_CLASSES[0])
                 return
 
     def _compact(self) -> None:
@@ -139,3 +151,10 @@ class WaitingQueue:
 
     def _is_current(self, request: Request) -> bool:
         return request in self._waiting and request.preemptions < self._pin_after
+
+
+def _blocks_from(slo_class: int, due_seconds: float) -> int | None:
+    """Which classes wait for a request of `slo_class` whose turn by age has been due for so long."""
+    if due_seconds < BLOCKING_SECONDS:
+        return None
+    return slo_class if due_seconds < 10 * BLOCKING_SECONDS else SLO_CLASSES[0]

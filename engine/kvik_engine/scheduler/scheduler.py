@@ -167,23 +167,26 @@ class Scheduler:
 
         Before anything is planned, so that no victim has work in this step.
         """
-        candidate = next(self.waiting.candidates(step.now), None)
-        if candidate is None or self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
-            return
+        for candidate in self.waiting.candidates(step.now):
+            if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
+                return
+            victims = self._victims_for(step, candidate.request)
+            for victim in victims:
+                self._preempt(step, victim)
+            if victims:
+                self.waiting.promise(candidate.request)
+            if victims or candidate.blocks_from == SLO_CLASSES[0]:
+                return
+
+    def _victims_for(self, step: PlanBuilder, waiting: Request) -> list[Request]:
+        """Running requests of a lower class that make room for `waiting`; none when that is not enough."""
 
         def enough(victims: Sequence[Request]) -> bool:
             branches = [branch for victim in victims for branch in victim.live]
             blocks = self.kv.reclaimable(branches) + self.kv.returning
-            return self._can_start(step, candidate.request, more_rows=len(branches), more_blocks=blocks)
+            return self._can_start(step, waiting, more_rows=len(branches), more_blocks=blocks)
 
-        for victim in enough_victims(
-            self.running,
-            waiting=candidate.request,
-            enough=enough,
-            p75=self._lengths.p75,
-            now=step.now,
-        ):
-            self._preempt(step, victim)
+        return enough_victims(self.running, waiting=waiting, enough=enough, p75=self._lengths.p75, now=step.now)
 
     def _plan_decode(self, step: PlanBuilder, branch: Branch) -> None:
         if branch.life is Life.RUNNING and step.tokens_left:
@@ -203,7 +206,7 @@ class Scheduler:
 
     def _admit(self, step: PlanBuilder, slo_class: int) -> None:
         """Start waiting requests of this class, and those whose turn has come by age or preemption."""
-        while min(step.prefill_left, step.tokens_left) and not step.admission_closed:
+        while min(step.prefill_left, step.tokens_left):
             candidate = self._next_admission(step, slo_class)
             if candidate is None:
                 return
@@ -221,13 +224,15 @@ class Scheduler:
 
     def _next_admission(self, step: PlanBuilder, slo_class: int) -> Candidate | None:
         for candidate in self.waiting.candidates(step.now):
-            if not candidate.urgent and candidate.request.slo_class > slo_class:
+            request = candidate.request
+            if step.closed_from is not None and request.slo_class >= step.closed_from:
+                continue
+            if not candidate.urgent and request.slo_class > slo_class:
                 return None
-            if not self._in_flight_of(candidate.request) and self._can_start(step, candidate.request):
+            if not self._in_flight_of(request) and self._can_start(step, request):
                 return candidate
-            if candidate.blocking:
-                step.admission_closed = True
-                return None
+            if candidate.blocks_from is not None:
+                step.closed_from = min(candidate.blocks_from, step.closed_from or candidate.blocks_from)
         return None
 
     def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:

@@ -113,6 +113,18 @@ def test_tokens_behind_a_stop_string_are_not_found_again() -> None:
     assert kv.pool.cached == 1
 
 
+def test_tokens_behind_a_stop_string_are_not_found_again_when_it_is_noticed_after_preemption() -> None:
+    kv = make_kv()
+    branch = make_branch(list(range(12)))
+    compute(kv, branch, 12, 1)
+    kv.release(branch)
+    branch.preempt()
+    assert kv.pool.cached == 3
+    kv.release(branch, accepted=6)
+    check_books(kv)
+    assert (kv.pool.cached, kv.pool.free) == (1, 15)
+
+
 def test_a_disabled_cache_finds_nothing_and_keeps_nothing() -> None:
     kv = make_kv(prefix_cache=False)
     branch = make_branch(list(range(9)))

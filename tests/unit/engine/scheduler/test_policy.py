@@ -47,7 +47,7 @@ def test_class_comes_before_priority_and_priority_before_arrival() -> None:
 
 def test_only_the_best_waiting_request_is_tried_so_that_none_slips_past_it() -> None:
     queue = queue_of(make(1), make(2, arrival=1.0), make(3, slo_class=2))
-    assert [(c.request.key[1], c.blocking) for c in queue.candidates(1.0)] == [(1, True)]
+    assert [(c.request.key[1], c.blocks_from) for c in queue.candidates(1.0)] == [(1, 0)]
 
 
 def test_a_request_that_waited_long_is_tried_first_and_lets_others_pass() -> None:
@@ -56,7 +56,7 @@ def test_a_request_that_waited_long_is_tried_first_and_lets_others_pass() -> Non
     assert first(queue, AGING_SECONDS - 0.1).request is new
     candidates = list(queue.candidates(AGING_SECONDS))
     assert [c.request for c in candidates] == [old, new]
-    assert [c.blocking for c in candidates] == [False, True]
+    assert [c.blocks_from for c in candidates] == [None, 0]
 
 
 def test_age_gives_a_turn_once_in_a_while_so_that_a_backlog_does_not_push_out_a_better_class() -> None:
@@ -70,9 +70,22 @@ def test_age_gives_a_turn_once_in_a_while_so_that_a_backlog_does_not_push_out_a_
     assert first(queue, 20.0 + AGING_SECONDS).aged
 
 
-def test_a_request_that_waited_very_long_lets_nobody_pass() -> None:
-    queue = queue_of(make(1, slo_class=2), make(2, slo_class=0, arrival=BLOCKING_SECONDS))
-    assert first(queue, BLOCKING_SECONDS) == Candidate(first(queue, BLOCKING_SECONDS).request, True, True, True)
+def test_a_request_whose_turn_was_due_long_lets_first_its_own_class_and_then_nobody_pass() -> None:
+    queue = queue_of(make(1, slo_class=1))
+
+    def blocks_from(due_for: float) -> int | None:
+        return first(queue, AGING_SECONDS + due_for).blocks_from
+
+    assert blocks_from(BLOCKING_SECONDS - 1) is None
+    assert blocks_from(BLOCKING_SECONDS) == 1
+    assert blocks_from(10 * BLOCKING_SECONDS) == 0
+
+
+def test_an_old_backlog_that_moves_holds_nobody_up() -> None:
+    """The turn is due since the last one, not since the oldest request came."""
+    queue = queue_of(make(1, slo_class=2))
+    queue.took_aged_turn(2, 5000.0)
+    assert first(queue, 5000.0 + AGING_SECONDS) == Candidate(first(queue, 5010.0).request, None, True, True)
 
 
 def test_the_low_priority_of_a_class_gets_its_turn_too() -> None:
@@ -91,7 +104,16 @@ def test_a_request_preempted_often_goes_first_of_all() -> None:
     queue = queue_of(make(1, slo_class=0))
     queue.add(make(2, slo_class=2, arrival=9.0, preemptions=PIN_AFTER))
     candidates = list(queue.candidates(9.0))
-    assert [(c.request.key[1], c.blocking, c.urgent) for c in candidates] == [(2, True, True)]
+    assert [(c.request.key[1], c.blocks_from, c.urgent) for c in candidates] == [(2, 0, True)]
+
+
+def test_room_that_was_made_for_a_request_is_taken_by_nobody_else() -> None:
+    pinned, promised = make(1, slo_class=2, preemptions=PIN_AFTER), make(2, slo_class=0)
+    queue = queue_of(pinned, promised)
+    queue.promise(promised)
+    assert [candidate.request for candidate in queue.candidates(0.0)] == [promised]
+    queue.remove(promised)
+    assert first(queue, 0.0).request is pinned
 
 
 def test_the_queue_knows_how_many_prompt_tokens_wait() -> None:

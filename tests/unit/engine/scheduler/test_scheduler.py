@@ -211,6 +211,17 @@ def test_a_waiting_request_of_a_better_class_takes_the_place_of_a_lower_one() ->
         harness.assert_solo(request_id)
 
 
+def test_an_old_batch_request_that_does_not_fit_does_not_hold_up_an_interactive_one() -> None:
+    harness = Harness(max_requests=2)
+    for request_id in range(3):
+        harness.submit(request_id, prompt(4, request_id), slo_class=2, max_tokens=60, stop_token_ids=())
+    harness.step(seconds=300.0)
+    harness.submit(9, prompt(4, 9), slo_class=0, max_tokens=2, stop_token_ids=())
+    harness.step()
+    assert harness.scheduler.running[0].key == (API, 9)
+    harness.run()
+
+
 def test_a_waiting_request_of_the_same_class_preempts_nobody() -> None:
     harness = Harness(max_requests=2)
     for request_id in range(3):
