@@ -224,5 +224,7 @@ _OF_THE_OWNER = frozenset({"kvik.dev/manifest-hash"})
 
 def _stable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _stable(item) for name, item in value.items() if name not in _VOLATILE | _ASSIGNED | _OF_THE_OWNER}
+        return {
+            name: _stable(item) for name, item in value.items() if name not in _VOLATILE | _ASSIGNED | _OF_THE_OWNER
+        }
     return [_stable(item) for item in value] if isinstance(value, list) else value
