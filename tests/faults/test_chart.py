@@ -84,6 +84,12 @@ def test_every_value_reaches_the_operator() -> None:
     assert settings.reconcile.network_policy.metrics_from == ({"ipBlock": {"cidr": "10.0.0.0/8"}},)
 
 
+def test_the_local_clusters_values_name_images_that_are_built_here_and_never_pulled() -> None:
+    settings = operator_config(render("--values=examples/local-values.yaml"))
+    assert settings.reconcile.images.cpu == f"localhost/kvik/engine:{VERSION}-demo"
+    assert settings.reconcile.image_pull_policy == "Never"
+
+
 def test_the_operators_way_to_the_metrics_port_leads_to_its_own_pods() -> None:
     documents = render()
     peer = operator_config(documents).reconcile.network_policy.operator_peer
