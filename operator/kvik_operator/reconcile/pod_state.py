@@ -153,7 +153,7 @@ def _container_problem(status: Object, pod_name: str, startup_timeout: timedelta
     if why in _CREATE_REASONS:
         return Problem(Reason.CONTAINER_NOT_CREATED, f"{where}, container {status.get('name')}: {why}: {detail}")
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
-    if ended is None or ended.get("exitCode") == 0:
+    if ended is None or (ended.get("exitCode") == 0 and why != "CrashLoopBackOff"):
         return None
     return _exit_problem(ended, status, where, startup_timeout)
 

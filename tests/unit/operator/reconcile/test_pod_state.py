@@ -104,6 +104,12 @@ def test_a_crash_shows_its_exit_code_and_last_words() -> None:
     assert message == "Pod chat-1, container engine: exit code 1, restarted 4 times: RuntimeError: boom"
 
 
+def test_an_engine_that_ends_again_and_again_without_an_error_is_a_crash_too() -> None:
+    reason, message = problem_of(make_pod(engine=restarting(ended(0, reason="Completed"), restarts=3)))
+    assert reason is Reason.CRASH_LOOPING
+    assert "exit code 0, restarted 3 times" in message
+
+
 def test_a_pod_killed_for_memory_says_so() -> None:
     reason, message = problem_of(make_pod(engine=restarting(ended(137, reason="OOMKilled"))))
     assert reason is Reason.OUT_OF_MEMORY
