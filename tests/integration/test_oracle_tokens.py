@@ -97,7 +97,7 @@ def check(
 ) -> None:
     """Run the prompts and compare; then see that the run was what it says."""
     # Room for all 16, or only for the prompts of some: then growing rows push others out.
-    blocks = 110 if run.preempt else 1024
+    blocks = 64 if run.preempt else 1024
     settings = Settings(
         at_once=run.at_once, chunk=run.chunk, prefix_cache=run.prefix_hit, overlap=run.overlap, blocks=blocks
     )

@@ -317,10 +317,13 @@ class Scheduler:
         return True
 
     def _get_blocks(self, step: PlanBuilder, needy: Request, missing: Callable[[], int]) -> bool:
-        """Make `missing()` blocks available, by preemption if need be. False: wait, or `needy` itself gave way."""
-        while missing() + step.owed_to_others(needy) > self.kv.pool.available:
-            if not missing():
-                return True
+        """Make `missing()` blocks available, by preemption if need be. False: wait, or `needy` itself gave way.
+
+        Blocks of a victim that a planned step still works on come back when that is settled: wait, and preempt no more.
+        """
+        while (lacking := missing()) and lacking + step.owed_to_others(needy) > self.kv.pool.available:
+            if lacking + step.owed_to_others(needy) <= self.kv.pool.available + self.kv.returning:
+                return False
             victim = choose_victim(
                 self.running,
                 needy=needy,

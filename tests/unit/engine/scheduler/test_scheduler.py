@@ -197,6 +197,18 @@ def test_growing_rows_do_not_take_the_blocks_owed_to_an_admitted_prompt() -> Non
         harness.assert_solo(request_id)
 
 
+def test_overlap_does_not_preempt_more_because_blocks_come_back_later() -> None:
+    """At depth 1 a victim's blocks are free only when the step in flight is settled; one victim must still do."""
+    preemptions = []
+    for overlap in (0, 1):
+        harness = Harness(blocks=24, overlap=overlap, prefix_cache=False)
+        for request_id in range(6):
+            harness.submit(request_id, prompt(6, request_id), max_tokens=20, stop_token_ids=())
+        harness.run()
+        preemptions.append(harness.scheduler.counters.preemptions)
+    assert 0 < preemptions[1] <= preemptions[0] + 1
+
+
 def test_a_waiting_request_of_a_better_class_takes_the_place_of_a_lower_one() -> None:
     harness = Harness(max_requests=2)
     for request_id in range(2):
