@@ -37,7 +37,7 @@ class LiveEngine:
     """One engine. Start it with `started`."""
 
     folder: Path
-    model: Path
+    model: Path | str
     options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
