@@ -114,7 +114,7 @@ def test_no_child_and_no_pod_carries_kopfs_marks_and_foreign_ones_stay(operated:
 
 
 @pytest.mark.long
-def test_a_settled_pool_that_scales_causes_no_writes(operated: Rig) -> None:
+def test_a_settled_pool_that_scales_is_written_once_a_minute_at_most(operated: Rig) -> None:
     rig = operated
     proxy = rig.proxy()
     rig.operator(proxy=proxy)
@@ -122,8 +122,10 @@ def test_a_settled_pool_that_scales_causes_no_writes(operated: Rig) -> None:
     rig.wait_ready()
     time.sleep(12)  # the first window ends, which status tells
     before = len(proxy.writes())
-    time.sleep(40)  # less than the minute after which a change of wording is written
-    assert [str(write) for write in proxy.writes()[before:]] == []
+    time.sleep(40)
+    written = [str(write) for write in proxy.writes()[before:]]
+    assert len(written) <= 1  # a change of wording is written once a minute
+    assert all(write.endswith("/status") for write in written)
 
 
 def test_sigterm_exits_zero_at_once_and_clears_the_lease(operated: Rig) -> None:
