@@ -69,21 +69,34 @@ def prepare(config: EngineConfig) -> EngineConfig:
 
 
 def converted(gguf: Path, cache_dir: Path) -> Path:
-    """The folder with the converted files of `gguf`; made unless the cache has it."""
+    """The folder with the converted files of `gguf`; made unless the cache has it.
+
+    StartError: ConfigInvalid when the cache cannot be written, else as the readers of the file say.
+    """
     header = read_header(gguf)
     target = cache_dir / "converted" / f"{_head_digest(gguf, header)}-{FORMAT}"
     if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(dir=target.parent, prefix=".making-"))
         try:
-            write_converted(header, making)
-            making.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another start was quicker
-                raise
-        finally:
-            shutil.rmtree(making, ignore_errors=True)
+            _convert_into(target, header)
+        except OSError as error:
+            raise StartError(
+                StartReason.CONFIG_INVALID, f"--cache-dir {cache_dir} cannot be written: {error.strerror}"
+            ) from error
     return target
+
+
+def _convert_into(target: Path, header: GGUFHeader) -> None:
+    """Make `target` at once, so that nobody reads a half-written one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=target.parent, prefix=".making-"))
+    try:
+        write_converted(header, making)
+        making.rename(target)
+    except OSError:
+        if not target.is_dir():  # else another start was quicker
+            raise
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def write_converted(header: GGUFHeader, folder: Path) -> None:

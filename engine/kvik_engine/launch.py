@@ -35,9 +35,14 @@ _CHILD_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "f
 
 
 def launch(config: EngineConfig, run_base: Path) -> int:
-    """Run an engine to its end; the exit code."""
+    """Run an engine to its end; the exit code. StartError when there is no place for its sockets."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    run_dir = RunDir.create(run_base)
+    try:
+        run_dir = RunDir.create(run_base)
+    except OSError as error:
+        raise StartError(
+            StartReason.CONFIG_INVALID, f"--run-dir {run_base} cannot be used: {error.strerror}"
+        ) from error
     try:
         return Launcher(replace(config, run_dir=str(run_dir.path)), run_dir.config_file).run()
     except StartError as error:

@@ -45,6 +45,7 @@ def _pull(arguments: argparse.Namespace) -> int:
 def pull(source: str, target: Path, *, digest: str | None, token_file: str | None) -> None:
     """Fill `target`. StartError says why it cannot be."""
     from kvik_engine.cli.sources import DEMO
+    from kvik_engine.errors import StartError, StartReason
     from kvik_engine.provenance import write_provenance
 
     # Plain HTTP can be resumed by our own rules; no usage reports. Read when the hub's library is imported.
@@ -53,7 +54,10 @@ def pull(source: str, target: Path, *, digest: str | None, token_file: str | Non
     from kvik_engine.weights.remote import Hub, check_pulled, parse_hub_source, pull_demo
 
     hub_source = None if source == DEMO else parse_hub_source(source)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(StartReason.CONFIG_INVALID, f"--to {target} cannot be written: {error.strerror}") from error
     revision = None
     if hub_source is None:
         pull_demo(target)

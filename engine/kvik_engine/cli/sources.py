@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,12 @@ def cached_folder(source: str, environment: Mapping[str, str]) -> Path:
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
-    """XDG's cache folder."""
+    """XDG's cache folder; below the temporary folder for a user without a home."""
     base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "kvik"
+    if base:
+        return Path(base) / "kvik"
+    home = environment.get("HOME")
+    return Path(home) / ".cache" / "kvik" if home else Path(tempfile.gettempdir()) / "kvik-cache"
 
 
 def _folder_name(source: str) -> str:

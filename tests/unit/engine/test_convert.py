@@ -169,6 +169,14 @@ def test_other_files_than_expected_are_refused(tiny: Path, tmp_path: Path) -> No
     assert caught.value.reason is StartReason.DIGEST_MISMATCH
 
 
+def test_a_cache_that_cannot_be_written_is_a_wrong_setting(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="--cache-dir") as caught:
+        prepare(config(tiny, tmp_path / "file"))
+    assert caught.value.reason is StartReason.CONFIG_INVALID
+    assert not list(tmp_path.glob("**/.making-*"))
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b'{"a":' * 100 + b"1" + b"}" * 100, b"\xff\xfe"])
 def test_a_damaged_tokenizer_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()

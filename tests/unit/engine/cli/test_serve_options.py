@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvik_engine.cli.class_defaults import batching
 from kvik_engine.cli.devices import resolve_device
 from kvik_engine.cli.serve import build_config
 from kvik_engine.cli.serve_options import OPTIONS, read_options
+from kvik_engine.cli.sources import default_cache_dir
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 
@@ -187,6 +189,22 @@ def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_start_error_is_one_line_and_code_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["model", "digest", str(tmp_path / "none")]) == 78
     assert capsys.readouterr().err.startswith("ModelNotFound: ")
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    (tmp_path / "file").touch()
+    try:
+        assert cli.main(["serve", str(tmp_path), f"--run-dir={tmp_path / 'file'}", "--device=cpu"]) == 78
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert "ConfigInvalid: --run-dir" in capsys.readouterr().err
+
+
+def test_the_cache_is_xdgs_or_below_home_or_temporary() -> None:
+    assert default_cache_dir({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == Path("/x/kvik")
+    assert default_cache_dir({"HOME": "/h"}) == Path("/h/.cache/kvik")
+    assert default_cache_dir({}).name == "kvik-cache"
 
 
 def test_drain_without_an_engine_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
