@@ -20,7 +20,7 @@ from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_end, report_start_error
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatReader, HeartbeatWriter, Phase
 from kvik_engine.run_dir import RunDir
-from kvik_engine.supervision import Finish, Process, RestartCore, Supervision, describe
+from kvik_engine.supervision import Carry, Finish, Process, RestartCore, Supervision, Verdict, describe
 
 log = logging.getLogger(__name__)
 
@@ -112,17 +112,20 @@ class Launcher:
         number = self._next_signal(_POLL_SECONDS)
         if number in _STOP_SIGNALS:
             self._forward(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-        for pid, status in self._reap():
-            process = self._children.pop(pid, None)
-            if process is None:
-                continue
-            log.info("ended", extra={"child": process.value, "pid": pid, "how": describe(status)})
-            verdict = self._supervision.ended(process, status, time.monotonic())
+        verdicts = [self._judge(pid, status) for pid, status in self._reap()]
+        for verdict in verdicts:
             if isinstance(verdict, Finish):
                 return verdict
-            if isinstance(verdict, RestartCore):
-                self._start(Process.CORE)
+        if any(isinstance(verdict, RestartCore) for verdict in verdicts):
+            self._start(Process.CORE)
         return self._check_startup()
+
+    def _judge(self, pid: int, status: int) -> Verdict:
+        process = self._children.pop(pid, None)
+        if process is None:
+            return Carry()  # an adopted orphan
+        log.info("ended", extra={"child": process.value, "pid": pid, "how": describe(status)})
+        return self._supervision.ended(process, status, time.monotonic())
 
     def _check_startup(self) -> Finish | None:
         beat = self._heartbeat.read()

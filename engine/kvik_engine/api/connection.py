@@ -16,6 +16,9 @@ from aiohttp.web_request import BaseRequest
 from kvik_engine.api import limits
 from kvik_engine.api.error_body import PayloadError, error_response
 
+_CLEANUP_SECONDS = 1.0
+"""For handlers that still run when the application is torn down; draining has waited for them before."""
+
 
 class Connection(web.RequestHandler):
     """aiohttp's protocol, stricter about heads."""
@@ -101,7 +104,9 @@ class Connection(web.RequestHandler):
 
 async def listen(app: web.Application, server_socket: socket.socket) -> tuple[web.AppRunner, asyncio.Server]:
     """Serve `app` on a listening socket; handlers of clients that leave are cancelled."""
-    runner = web.AppRunner(app, handle_signals=False, access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(
+        app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=_CLEANUP_SECONDS
+    )
     await runner.setup()
     server = runner.server
     assert server is not None

@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
 
+import aiohttp
 import pytest
 
 from kvik_engine.api import body, connection, limits
@@ -186,6 +188,20 @@ async def test_a_client_gone_while_tokens_flow_frees_it(api: LiveApi, connect: C
     await until(lambda: api.core.aborts)
     await until(lambda: api.core.running == 0)
     assert len(api.core.aborts) == 1, "one abort for all choices"
+
+
+async def test_clients_that_leave_at_random_leave_nothing(api: LiveApi) -> None:
+    random = Random(1)
+
+    async def leave_at_some_time() -> None:
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+            await asyncio.wait_for(api.chat(stream=random.random() < 0.5, n=2), random.random() * 0.05)
+
+    for _ in range(10):
+        await asyncio.gather(*(leave_at_some_time() for _ in range(30)))
+    await until(lambda: api.core.running == api.client.running == api.service.drain.active == 0)
+    assert len({a.request_id for a in api.core.aborts}) == len(api.core.aborts), "at most one abort a request"
+    assert (await api.chat()).status == 200
 
 
 async def test_a_finished_request_is_never_aborted(api: LiveApi, connect: Connect) -> None:

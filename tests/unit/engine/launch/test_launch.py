@@ -178,6 +178,19 @@ def test_a_killed_launcher_leaves_nobody_behind(engines: list[Engine], tmp_path:
     assert list((engine.folder / "run").iterdir()) == []
 
 
+def test_both_processes_may_die_at_once(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path)
+    core, api = engine.wait("core"), engine.wait("api")
+    engine.process.send_signal(signal.SIGSTOP)
+    for pid in (core, api):
+        os.kill(pid, signal.SIGKILL)
+    engine.process.send_signal(signal.SIGCONT)
+    code, errors = engine.end()
+    assert code == 1
+    assert "Traceback" not in errors
+    assert len(engine.pids("core")) == 1, "no core for an engine that ends"
+
+
 @pytest.mark.parametrize(("status", "want"), [("78", 78), ("3", 78)])
 def test_nothing_starts_when_the_model_cannot_be_read(
     engines: list[Engine], tmp_path: Path, status: str, want: int
