@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -25,12 +26,29 @@ log = logging.getLogger(__name__)
 Chunk = dict[str, Any]
 
 
-class Answer:
-    """One response. `shape` gives the API its form: see ChatShape and CompletionShape."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request, understood: what outlives its body."""
 
-    def __init__(self, service: Service, request: SamplingFields, kind: str, id_prefix: str) -> None:
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+    arrived_at: float
+
+    @classmethod
+    def of(cls, body: SamplingFields, prompts: Sequence[Prompt], sampling: Sampling, arrived_at: float) -> Wanted:
+        options = body.stream_options
+        include_usage = options is not None and bool(options.include_usage)
+        return cls(prompts, sampling, bool(body.stream), include_usage, arrived_at)
+
+
+class Answer:
+    """One response, to be given whole or as a stream."""
+
+    def __init__(self, service: Service, wanted: Wanted, kind: str, id_prefix: str) -> None:
         self._service = service
-        self._request = request
+        self._wanted = wanted
         self._kind = kind
         self._id = f"{id_prefix}-{secrets.token_hex(16)}"
         self._created = int(time.time())
@@ -46,31 +64,21 @@ class Answer:
             "system_fingerprint": None,
         }
 
-    @property
-    def include_usage(self) -> bool:
-        options = self._request.stream_options
-        return options is not None and bool(options.include_usage)
-
-    def generation(self, prompts: Sequence[Prompt], sampling: Sampling, arrived_at: float) -> Generation:
-        service = self._service
-        return Generation(service.client, service.text.bytes, service.metrics, prompts, sampling, arrived_at=arrived_at)
-
-    async def whole(self, generation: Generation, choices: Callable[[list[Delta]], list[Chunk]]) -> web.StreamResponse:
+    async def whole(self, choices: Callable[[list[Delta]], list[Chunk]]) -> web.StreamResponse:
         """Wait for all choices, then answer."""
-        async with generation:
+        async with self._generation() as generation:
             deltas = await generation.all()
             return json_response({**self.envelope(self._kind, choices(deltas)), "usage": usage(generation)})
 
     async def stream(
         self,
         request: web.Request,
-        generation: Generation,
         chunk_kind: str,
         first: Sequence[Chunk],
         chunk: Callable[[Delta], Chunk],
     ) -> web.StreamResponse:
         """Answer with events. Nothing is sent before the core has queued the request, so a refusal keeps its status."""
-        async with generation:
+        async with self._generation() as generation:
             events = EventStream(request)
             await events.start()
             error: BaseException | None = None
@@ -79,7 +87,7 @@ class Answer:
                     await events.send(*(self._event(chunk_kind, [choice]) for choice in first))
                 async for deltas in _news(generation, events):
                     await events.send(*(self._event(chunk_kind, [chunk(delta)]) for delta in deltas))
-                if self.include_usage:
+                if self._wanted.include_usage:
                     await events.send({**self.envelope(chunk_kind, []), "usage": usage(generation)})
             except ConnectionError:
                 raise
@@ -89,9 +97,20 @@ class Answer:
                 error = failed
             return await events.finish(error)
 
+    def _generation(self) -> Generation:
+        service, wanted = self._service, self._wanted
+        return Generation(
+            service.client,
+            service.text.bytes,
+            service.metrics,
+            wanted.prompts,
+            wanted.sampling,
+            arrived_at=wanted.arrived_at,
+        )
+
     def _event(self, kind: str, choices: list[Chunk]) -> Chunk:
         event = self.envelope(kind, choices)
-        return {**event, "usage": None} if self.include_usage else event
+        return {**event, "usage": None} if self._wanted.include_usage else event
 
 
 def usage(generation: Generation) -> Chunk:

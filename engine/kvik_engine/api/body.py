@@ -3,46 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from kvik_engine.api.error_body import PayloadError
-from kvik_engine.api.limits import BODY_SECONDS, PARSE_IN_THREAD_BYTES, max_body_bytes
+from kvik_engine.api.limits import BODY_SECONDS, MAX_BODIES_BYTES, PARSE_IN_THREAD_BYTES, max_body_bytes
 from kvik_engine.api.schema import parse
-from kvik_engine.api.service import Service
+from kvik_engine.errors import NotServing
+
+if TYPE_CHECKING:
+    from kvik_engine.api.service import Service
+
+FULL_RETRY_AFTER = 2.0
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
-async def read_request(request: web.Request, service: Service, kind: type[_Request]) -> _Request:
-    """The typed request. UserError (400, 408, 413, 415) when it is not acceptable."""
+class BodyBudget:
+    """Memory that bodies may take together. Owned by the event loop."""
+
+    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
+        self._limit = limit
+        self.taken = 0
+
+    def take(self, size: int) -> None:
+        """NotServing when there is no room now."""
+        if self.taken + size > self._limit:
+            raise NotServing("Too many large requests are being read.", retry_after=FULL_RETRY_AFTER)
+        self.taken += size
+
+    def give_back(self, size: int) -> None:
+        self.taken -= size
+
+
+@asynccontextmanager
+async def received(request: web.Request, service: Service, kind: type[_Request]) -> AsyncIterator[_Request]:
+    """The typed request; leave the block when its texts are not needed any more.
+
+    UserError (400, 408, 413, 415) when it is not acceptable, NotServing when too much is being read already.
+    """
     _check_headers(request)
-    body = await read_body(request, max_body_bytes(service.model.max_tokens))
-    if len(body) >= PARSE_IN_THREAD_BYTES:
-        return await service.in_thread(parse, body, kind)
-    return parse(body, kind)
-
-
-async def read_body(request: web.Request, limit: int, seconds: float = BODY_SECONDS) -> bytes:
-    """The whole body, at most `limit` bytes within `seconds`."""
-    too_large = PayloadError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The request body is larger than {limit} bytes.")
-    if request.content_length is not None and request.content_length > limit:
-        raise too_large
-    pieces: list[bytes] = []
-    size = 0
+    reader = BodyReader(request, max_body_bytes(service.model.max_tokens), service.bodies)
     try:
-        async with asyncio.timeout(seconds):
-            async for piece in request.content.iter_any():
-                size += len(piece)
-                if size > limit:
-                    raise too_large
-                pieces.append(piece)
-    except TimeoutError as error:
-        raise PayloadError(HTTPStatus.REQUEST_TIMEOUT, f"The request body took more than {seconds:g} s.") from error
-    return b"".join(pieces)
+        body = await reader.read()
+        if len(body) >= PARSE_IN_THREAD_BYTES:
+            yield await service.in_thread(parse, body, kind)
+        else:
+            yield parse(body, kind)
+    finally:
+        reader.release()
+
+
+class BodyReader:
+    """Reads one body, at most `limit` bytes within `seconds`, within the budget; release it in the end."""
+
+    def __init__(self, request: web.Request, limit: int, budget: BodyBudget, seconds: float = BODY_SECONDS) -> None:
+        self._request = request
+        self._limit = limit
+        self._budget = budget
+        self._seconds = seconds
+        self._size = 0
+
+    async def read(self) -> bytes:
+        """The whole body. PayloadError 413 or 408, NotServing."""
+        if (self._request.content_length or 0) > self._limit:
+            raise self._too_large()
+        pieces: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._seconds):
+                async for piece in self._request.content.iter_any():
+                    self._budget.take(len(piece))
+                    self._size += len(piece)
+                    if self._size > self._limit:
+                        raise self._too_large()
+                    pieces.append(piece)
+        except TimeoutError as error:
+            message = f"The request body took more than {self._seconds:g} s."
+            raise PayloadError(HTTPStatus.REQUEST_TIMEOUT, message) from error
+        return b"".join(pieces)
+
+    def release(self) -> None:
+        """Give the budget back what was taken."""
+        self._budget.give_back(self._size)
+        self._size = 0
+
+    def _too_large(self) -> PayloadError:
+        message = f"The request body is larger than {self._limit} bytes."
+        return PayloadError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
 
 
 def _check_headers(request: web.Request) -> None:

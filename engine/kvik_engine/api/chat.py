@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from kvik_engine.api.answer import Answer
-from kvik_engine.api.body import read_request
+from kvik_engine.api.answer import Answer, Wanted
+from kvik_engine.api.body import received
 from kvik_engine.api.choice import Delta
 from kvik_engine.api.fitting import fit
 from kvik_engine.api.limits import MAX_LOGPROBS, max_body_bytes
@@ -17,31 +17,35 @@ from kvik_engine.api.logprobs import chat_logprobs
 from kvik_engine.api.messages import chat_prompt
 from kvik_engine.api.sampling_fields import resolve_sampling
 from kvik_engine.api.schema import ChatRequest
-from kvik_engine.api.service import SERVICE
+from kvik_engine.api.service import SERVICE, Service
 from kvik_engine.errors import UserError
 from kvik_engine.text.tokenizer import TextModel
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """Validate, render, tokenize, generate, answer."""
-    arrived_at = time.monotonic()
+    """Understand, generate, answer."""
     service = request.app[SERVICE]
-    body = await read_request(request, service, ChatRequest)
-    service.check_model(body.model)
-    field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    sampling = resolve_sampling(
-        body, service.served, max_tokens=(field, getattr(body, field)), logprobs=_logprobs(body)
-    )
-    context = service.model.max_tokens
-    tokens = await service.in_thread(chat_prompt, service.text, body.messages, max_chars=max_body_bytes(context))
-    prompt = fit(tokens, sampling, context, param="messages", default=None)
-    shape = _ChatShape(service.text, wants_logprobs=sampling.params.logprobs is not None)
-    answer = Answer(service, body, "chat.completion", "chatcmpl")
-    generation = answer.generation([prompt], sampling, arrived_at)
-    if not body.stream:
-        return await answer.whole(generation, shape.choices)
-    first = [shape.first(i) for i in range(sampling.params.n)]
-    return await answer.stream(request, generation, "chat.completion.chunk", first, shape.chunk)
+    wanted = await _understand(request, service)
+    shape = _ChatShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
+    answer = Answer(service, wanted, "chat.completion", "chatcmpl")
+    if not wanted.stream:
+        return await answer.whole(shape.choices)
+    first = [shape.first(i) for i in range(wanted.sampling.params.n)]
+    return await answer.stream(request, "chat.completion.chunk", first, shape.chunk)
+
+
+async def _understand(request: web.Request, service: Service) -> Wanted:
+    """Read, validate, render, tokenize. UserError for what the client did wrong."""
+    arrived_at = time.monotonic()
+    async with received(request, service, ChatRequest) as body:
+        service.check_model(body.model)
+        field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+        max_tokens = (field, getattr(body, field))
+        sampling = resolve_sampling(body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body))
+        context = service.model.max_tokens
+        tokens = await service.in_thread(chat_prompt, service.text, body.messages, max_chars=max_body_bytes(context))
+        prompt = fit(tokens, sampling, context, param="messages", default=None)
+        return Wanted.of(body, [prompt], sampling, arrived_at)
 
 
 def _logprobs(body: ChatRequest) -> int | None:

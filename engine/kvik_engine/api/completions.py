@@ -8,15 +8,15 @@ from typing import Any
 
 from aiohttp import web
 
-from kvik_engine.api.answer import Answer
-from kvik_engine.api.body import read_request
+from kvik_engine.api.answer import Answer, Wanted
+from kvik_engine.api.body import received
 from kvik_engine.api.choice import Delta
 from kvik_engine.api.fitting import check_token_ids, fit
 from kvik_engine.api.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPTS
 from kvik_engine.api.logprobs import completion_logprobs
 from kvik_engine.api.sampling_fields import resolve_sampling
 from kvik_engine.api.schema import CompletionRequest
-from kvik_engine.api.service import SERVICE
+from kvik_engine.api.service import SERVICE, Service
 from kvik_engine.errors import UserError
 from kvik_engine.text.tokenizer import TextModel
 
@@ -24,26 +24,30 @@ DEFAULT_MAX_TOKENS = 16
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """Validate, tokenize, generate, answer."""
-    arrived_at = time.monotonic()
+    """Understand, generate, answer."""
     service = request.app[SERVICE]
-    body = await read_request(request, service, CompletionRequest)
-    service.check_model(body.model)
-    sampling = resolve_sampling(
-        body, service.served, max_tokens=("max_tokens", body.max_tokens), logprobs=_logprobs(body)
-    )
-    texts = split_prompts(body.prompt)
-    if len(texts) * sampling.params.n > MAX_CHOICES:
-        raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")
-    ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size)
-    context = service.model.max_tokens
-    prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]
-    shape = _CompletionShape(service.text, wants_logprobs=sampling.params.logprobs is not None)
-    answer = Answer(service, body, "text_completion", "cmpl")
-    generation = answer.generation(prompts, sampling, arrived_at)
-    if not body.stream:
-        return await answer.whole(generation, shape.choices)
-    return await answer.stream(request, generation, "text_completion", [], shape.chunk)
+    wanted = await _understand(request, service)
+    shape = _CompletionShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
+    answer = Answer(service, wanted, "text_completion", "cmpl")
+    if not wanted.stream:
+        return await answer.whole(shape.choices)
+    return await answer.stream(request, "text_completion", [], shape.chunk)
+
+
+async def _understand(request: web.Request, service: Service) -> Wanted:
+    """Read, validate, tokenize. UserError for what the client did wrong."""
+    arrived_at = time.monotonic()
+    async with received(request, service, CompletionRequest) as body:
+        service.check_model(body.model)
+        max_tokens = ("max_tokens", body.max_tokens)
+        sampling = resolve_sampling(body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body))
+        texts = split_prompts(body.prompt)
+        if len(texts) * sampling.params.n > MAX_CHOICES:
+            raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")
+        ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size)
+        context = service.model.max_tokens
+        prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]
+        return Wanted.of(body, prompts, sampling, arrived_at)
 
 
 def split_prompts(prompt: Any) -> list[str | list[int]]:

@@ -19,6 +19,8 @@ KEEPALIVE_COMMENT_SECONDS = 15.0
 BODY_BYTES_PER_TOKEN = 16
 """Room for escaped text: most text needs 3 to 6 bytes a token."""
 BODY_BYTES_BASE = 64 << 10
+MAX_BODIES_BYTES = 64 << 20
+"""Bodies of all requests together, from their first byte until their prompts are tokenized."""
 MAX_JSON_DEPTH = 32
 PARSE_IN_THREAD_BYTES = 32 << 10
 """Bodies from this size on are parsed in a worker thread."""

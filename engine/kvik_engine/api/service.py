@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
+from kvik_engine.api.body import BodyBudget
 from kvik_engine.api.drain import Drain
 from kvik_engine.api.limits import TEXT_THREADS
 from kvik_engine.api.request_metrics import RequestMetrics
@@ -36,6 +37,7 @@ class Service:
     drain: Drain
     created: int
     """Unix time of the start, as /v1/models shows it."""
+    bodies: BodyBudget = field(default_factory=BodyBudget)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
     )

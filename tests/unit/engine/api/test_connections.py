@@ -122,12 +122,29 @@ async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
 async def test_a_body_that_never_comes_times_out(
     api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body.read_body, "__defaults__", (0.1,))
+    monkeypatch.setattr(body.BodyReader.__init__, "__defaults__", (0.1,))
     reader, writer = await connect()
     writer.write(HEAD % 1000 + b'{"mess')
     answer = await reader.readuntil(b"}}")
     assert status(answer) == 408
     assert api.core.submits == []
+
+
+async def test_bodies_share_a_budget_and_give_it_back(api: LiveApi, connect: Connect) -> None:
+    """Many large bodies at once must not cost the process its memory."""
+    budget = api.service.bodies
+    budget.take(limits.MAX_BODIES_BYTES - 10)
+    refused = await api.chat()
+    assert refused.status == 503
+    assert refused.headers["Retry-After"] == "2"
+    budget.give_back(limits.MAX_BODIES_BYTES - 10)
+    for fields in ({}, {"temperature": 9}, {"model": "x"}):
+        await api.chat(**fields)
+    _, writer = await connect()
+    writer.write(HEAD % 1000 + b"{" * 500)
+    await until(lambda: budget.taken == 500)
+    writer.transport.abort()
+    await until(lambda: budget.taken == 0)
 
 
 async def test_connections_beyond_the_cap_are_closed_at_once(
