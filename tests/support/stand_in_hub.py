@@ -25,6 +25,8 @@ class HubState:
     gated: bool = False
     cut_after: int | None = None
     """The first answer of a file ends after so many bytes, the connection with it."""
+    cut_always: bool = False
+    """Every answer of a file does."""
     wrong_bytes: bool = False
     """Files have the right size and the wrong content (huggingface_hub #3643)."""
     fail: int | None = None
@@ -119,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         if state.hang is not None:
             state.hang.wait(30)
         state.served.append(name)
-        if state.cut_after is not None and name not in state._cut:
+        if state.cut_after is not None and (state.cut_always or name not in state._cut):
             state._cut.add(name)
             self.wfile.write(sent[start : start + state.cut_after])
             self.wfile.flush()

@@ -88,6 +88,13 @@ def test_an_interrupted_download_is_resumed(tmp_path: Path) -> None:
     assert any(int(r.removeprefix("bytes=").partition("-")[0]) > 0 for r in state.ranges), "it began where it had ended"
 
 
+def test_a_download_that_always_breaks_off_fails_and_is_not_taken_for_whole(tmp_path: Path) -> None:
+    with hub(HubState(FILES, cut_after=1000, cut_always=True)) as endpoint:
+        fails_with(pull(endpoint, tmp_path / "model", tries=1), StartReason.DOWNLOAD_FAILED)
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    assert not (tmp_path / "model" / ".kvik.json").exists()
+
+
 def test_wrong_bytes_of_the_right_size_are_refused(tmp_path: Path) -> None:
     """huggingface_hub #3643: four downloads, four hashes."""
     with hub(HubState(FILES, wrong_bytes=True)) as endpoint:
