@@ -38,6 +38,8 @@ from kvik_engine.text.tokenizer import load_text_model
 
 log = logging.getLogger(__name__)
 
+_SWITCH_SECONDS = 0.001
+"""How long a worker thread may keep the interpreter from the event loop; Python's own default is 5 ms."""
 _FAREWELL_SECONDS = 2.0
 """How long failed streams may take to write their error event."""
 
@@ -45,6 +47,7 @@ _FAREWELL_SECONDS = 2.0
 def main() -> int:
     configure_logging("api", queued=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sys.setswitchinterval(_SWITCH_SECONDS)
     config = EngineConfig.from_json(Path(sys.argv[1]).read_text())
     try:
         uvloop.run(ApiProcess(config).run())

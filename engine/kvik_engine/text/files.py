@@ -56,5 +56,6 @@ def nesting(data: bytes) -> int:
     return deepest
 
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""Linear on any input: a string without an end matches too, so no position is tried twice."""
 _NOT_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")

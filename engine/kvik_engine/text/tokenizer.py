@@ -38,8 +38,12 @@ class TextModel:
     """None: the model has no chat template, chat is refused."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Releases the interpreter lock (`encode` would hold it, 0.7 s for 1 MB)."""
-        ids: list[int] = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        """Token ids of `text`.
+
+        Releases the interpreter lock: `encode` would hold it, 0.7 s for 1 MB. The fast form keeps no offsets, which
+        halves the time and leaves less to free under the lock.
+        """
+        ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
     def token_text(self, token: int) -> str:
