@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
@@ -26,7 +26,7 @@ MAX_REPEATED = 100_000
 MAX_JOINED = 1 << 24
 """Length of a text or list made by adding two."""
 MAX_POWER = 1000
-_PADDING = frozenset({"format", "format_map", "center", "ljust", "rjust", "zfill", "expandtabs"})
+_PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 
 
 class TemplateError(Exception):
@@ -103,6 +103,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str):
             raise TemplateError("the chat template formats with %")
         return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` can pad to any width; jinja2 asks here before it asks whether the attribute is safe."""
+        if super().wrap_str_format(value) is not None:
+            raise TemplateError("the chat template calls str.format")
+        return None
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _PADDING)
