@@ -42,7 +42,7 @@ class Findings:
     pods: Sequence[PodState]
     """Pods that count, of all revisions."""
     infos: Sequence[EngineInfo]
-    """What ready pods of the current template said."""
+    """What ready pods of the current template said; those of an older one may well serve another model."""
     applied: Applied
     scaling: ScalingReport | None
     observed: Observed
@@ -81,7 +81,7 @@ def first_problem(findings: Findings) -> Problem | None:
     refused = _refused_pods(findings.deployment)
     if refused is not None:
         return refused
-    newest = _template_hash(findings.deployment)
+    newest = template_hash(findings.deployment)
     current = [pod for pod in findings.pods if pod.template_hash == newest]
     problem = _most_urgent(current) or _most_urgent(findings.pods)
     return None if problem is None else _with_mounts(problem, findings.observed)
@@ -132,16 +132,17 @@ def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
     status = (deployed or {}).get("status") or {}
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     seen = deployed is not None and status.get("observedGeneration", 0) >= deployed["metadata"].get("generation", 1)
-    if seen and not findings.applied.problems and updated == total == wanted == status.get("availableReplicas", 0):
-        message = "all pods are of the current specification" if wanted else "there are no pods"
+    ready, progressing = status.get("availableReplicas", 0), _deployment_condition(deployed, "Progressing") or {}
+    # The Deployment keeps its word after the roll: scaling and restarts are no rolls.
+    rolled_out = total == wanted == ready or progressing.get("reason") == "NewReplicaSetAvailable"
+    if seen and not findings.applied.problems and updated == total and rolled_out:
+        message = "all pods are of the current specification" if total else "there are no pods"
         return Condition(type_, "True", Reason.ROLLOUT_COMPLETE, message)
     if problem is not None:
         return Condition(type_, "False", problem.reason, problem.message)
-    progressing = _deployment_condition(deployed, "Progressing")
-    if progressing is not None and progressing.get("reason") == "ProgressDeadlineExceeded":
+    if progressing.get("reason") == "ProgressDeadlineExceeded":
         message = progressing.get("message") or "the Deployment makes no progress"
         return Condition(type_, "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message)
-    ready = status.get("availableReplicas", 0)
     message = f"{updated} of {wanted} pods are new, {max(0, total - updated)} old ones left, {ready} ready in all"
     if findings.stopped:
         message = f"stopping: {total} pods left"
@@ -203,7 +204,8 @@ def _deployment_condition(deployed: Object | None, type_: str) -> Object | None:
     return next((condition for condition in conditions if condition.get("type") == type_), None)
 
 
-def _template_hash(deployed: Object | None) -> str | None:
+def template_hash(deployed: Object | None) -> str | None:
+    """Of the pods that the Deployment makes now; None: there is no Deployment, or it has no template of ours."""
     template = ((deployed or {}).get("spec") or {}).get("template") or {}
     value = ((template.get("metadata") or {}).get("labels") or {}).get(LABEL_TEMPLATE_HASH)
     return None if value is None else str(value)

@@ -7,11 +7,11 @@ from typing import Any, Final, Literal
 
 from kvik_operator.crd.conditions import Condition, find, timestamp, to_api
 from kvik_operator.errors import PoolError
-from kvik_operator.names import LABEL_POOL, ConditionType, PoolKey, Reason
+from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.effective_status import effective_status, prune
 from kvik_operator.reconcile.pod_state import PodState, live_pods, pod_state
-from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions
+from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions, template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
     Applied,
@@ -46,7 +46,12 @@ def status_update(observed: Observed, wanted: int, applied: Applied, reports: Re
     """`wanted` is the number of replicas asked for, within the bounds of `scaling`."""
     pods = live_pods(observed.pods)
     states = [pod_state(pod, observed.now, observed.effective.startup_timeout) for pod in pods]
-    ready_pods = [pod for pod, state in zip(pods, states, strict=True) if state.ready]
+    newest = template_hash(applied.children.get(ChildKind.DEPLOYMENT))
+    ready_pods = [
+        pod
+        for pod, state in zip(pods, states, strict=True)
+        if state.ready and newest in (None, state.template_hash)  # an older pod may serve another model
+    ]
     infos = [info for pod in ready_pods if (info := reports.infos.get(pod["metadata"].get("uid", ""))) is not None]
     findings = Findings(wanted, states, infos, applied, reports.scaling, observed)
     previous = observed.pool.status

@@ -255,6 +255,38 @@ def test_pods_that_serve_different_commits_degrade_the_pool() -> None:
     assert "aaa, bbb" in message
 
 
+def test_a_roll_to_another_model_is_no_difference_between_pods() -> None:
+    scene = Scene(wanted=2)
+    scene.pods = [make_pod("new", ready=True), make_pod("old", ready=True, template_hash="older")]
+    scene.infos = {"uid-new": info(revision="bbb"), "uid-old": info(revision="aaa")}
+    scene.look()
+    assert scene.condition("Degraded")[:2] == ("False", "AsExpected")
+    assert scene.cluster.status["model"]["revision"] == "bbb"
+
+
+@pytest.mark.parametrize(("replicas", "available"), [(2, 1), (2, 0), (4, 3)])
+def test_scaling_and_restarts_are_no_rollouts(replicas: int, available: int) -> None:
+    """Each of them would else tell of a roll by a condition that flips and two Events."""
+    scene = Scene(wanted=3)
+    rolled_out = pod_condition("Progressing", True, -60, reason="NewReplicaSetAvailable")
+    counts = {"replicas": replicas, "updatedReplicas": replicas, "availableReplicas": available}
+    scene.deployment = make_deployment(3, **counts, conditions=[rolled_out])
+    scene.pods = [make_pod("a", ready=True)]
+    scene.look()
+    assert scene.condition("RolloutComplete")[:2] == ("True", "RolloutComplete")
+
+
+def test_a_new_template_is_a_rollout_as_soon_as_it_is_written() -> None:
+    scene = Scene(wanted=1)
+    rolled_out = pod_condition("Progressing", True, -60, reason="NewReplicaSetAvailable")
+    scene.deployment = make_deployment(1, observedGeneration=0, conditions=[rolled_out])
+    scene.look()
+    assert scene.condition("RolloutComplete")[:2] == ("False", "RollingOut")
+    scene.deployment = make_deployment(1, replicas=2, updatedReplicas=1, conditions=[rolled_out])
+    scene.look()
+    assert scene.condition("RolloutComplete")[:2] == ("False", "RollingOut")
+
+
 def step(seconds: int, to: int) -> ScaleStep:
     return ScaleStep(NOW + timedelta(seconds=seconds), to - 1, to, "up", "kv", 180, f"60 % of full x 3 pods -> {to}")
 
