@@ -11,34 +11,31 @@ from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desire
 async def apply(cluster: Cluster, observed: Observed, wanted: Desired, rewritten: Rewritten) -> Applied:
     """Apply every manifest that is not there yet; a refused one does not keep the others from being tried.
 
-    Raises Conflict and Unavailable (without an answer) for the queue to retry.
+    Raises Conflict, and Unavailable that will pass by itself, for the queue to retry.
     """
     children = dict(observed.children)
     problems: list[ApplyProblem] = []
     await _mark_victims(cluster, observed, wanted)
     for manifest in wanted.manifests:
-        kind = ChildKind(manifest["kind"])
         try:
             stored = await _ensure(cluster, observed, manifest, rewritten)
-        except Refused as error:
-            if error.namespace_terminating:
+        except ClusterError as error:
+            if _namespace_goes(error):
                 return Applied(children, gone=True)
-            problems.append(_refused(error))
-        except NotFound as error:
-            # The namespace went away (then the status cannot be written either), or an API is not served.
-            problems.append(_refused(error))
-        except Unavailable as error:
-            if error.status is None:
-                raise
-            problems.append(ApplyProblem(Reason.APPLY_REFUSED, str(error)))
+            stored = _problem(error)
+        if isinstance(stored, ApplyProblem):
+            problems.append(stored)
         else:
-            if isinstance(stored, ApplyProblem):
-                problems.append(stored)
-            else:
-                children[kind] = stored
+            children[ChildKind(manifest["kind"])] = stored
     for kind in wanted.unwanted:
-        await _remove(cluster, observed, kind)
-        children.pop(kind, None)
+        try:
+            await _remove(cluster, observed, kind)
+        except ClusterError as error:
+            if _namespace_goes(error):
+                return Applied(children, gone=True)
+            problems.append(_problem(error))
+        else:
+            children.pop(kind, None)
     return Applied(children, tuple(problems))
 
 
@@ -72,6 +69,9 @@ async def _mark_victims(cluster: Cluster, observed: Observed, wanted: Desired) -
             await cluster.annotate_pod(observed.key.namespace, name, {ANNOTATION_POD_DELETION_COST: cost})
         except (NotFound, Conflict, Refused):
             continue
+        except Unavailable as error:
+            if _passes(error):
+                raise
 
 
 async def _remove(cluster: Cluster, observed: Observed, kind: ChildKind) -> None:
@@ -81,7 +81,19 @@ async def _remove(cluster: Cluster, observed: Observed, kind: ChildKind) -> None
         await cluster.delete(kind, observed.key, stored["metadata"]["uid"])
 
 
-def _refused(error: ClusterError) -> ApplyProblem:
+def _namespace_goes(error: ClusterError) -> bool:
+    return isinstance(error, Refused) and error.namespace_terminating
+
+
+def _passes(error: Unavailable) -> bool:
+    """No answer, 429 and 503 pass by themselves; behind a 500 mostly stands a webhook that fails until it is mended."""
+    return error.status != 500
+
+
+def _problem(error: ClusterError) -> ApplyProblem:
+    """What a person should read about it. Raises what the queue should retry instead."""
+    if isinstance(error, Conflict) or (isinstance(error, Unavailable) and _passes(error)):
+        raise error
     if isinstance(error, Refused) and error.access_denied:
         return ApplyProblem(Reason.ACCESS_DENIED, f"the operator lacks a permission: {error}")
     if "exceeded quota" in error.message:

@@ -281,6 +281,8 @@ async def test_an_api_that_is_not_served_is_told() -> None:
     "failure",
     [
         Unavailable("apply", None, "Timeout", "no answer"),
+        Unavailable("apply", 429, "TooManyRequests", "slow down", delay=1),
+        Unavailable("apply", 503, "ServiceUnavailable", "the server is starting"),
         Conflict("apply", 409, "Conflict", "try again"),
     ],
 )
@@ -296,6 +298,16 @@ async def test_a_webhook_that_fails_is_told_in_the_status() -> None:
     operator.cluster.failures["apply Service"] = Unavailable("apply", 500, "InternalError", "failed calling webhook")
     await operator.look()
     assert operator.cluster.condition("Ready")["reason"] == Reason.APPLY_REFUSED
+
+
+async def test_a_webhook_on_pods_that_fails_keeps_nothing_else_from_being_written() -> None:
+    operator = Operator(replicas=2)
+    await operator.settle()
+    operator.cluster.engine_pods = [make_pod("a", ready=True), make_pod("b", ready=True)]
+    operator.cluster.failures["annotate_pod"] = Unavailable("annotate", 500, "InternalError", "failed calling webhook")
+    operator.spec["replicas"] = 1
+    await operator.look()
+    assert "apply Deployment" in operator.cluster.writes()
 
 
 async def test_a_spec_that_cannot_be_read_leaves_running_pods_alone() -> None:
@@ -356,3 +368,14 @@ async def test_switching_network_policies_off_removes_ours_and_leaves_others() -
     operator.cluster.children[ChildKind.NETWORK_POLICY] = {"metadata": {"name": "chat", "uid": "theirs"}}
     await operator.look()
     assert ChildKind.NETWORK_POLICY in operator.cluster.children
+
+
+async def test_a_child_that_may_not_be_deleted_is_told() -> None:
+    operator = Operator()
+    await operator.settle()
+    off = NetworkPolicyOptions(enabled=False)
+    operator.restart(ReconcileOptions(images=EngineImages(gpu="e:1", cpu="e:1-cpu"), network_policy=off))
+    message = 'User "operator" cannot delete resource "networkpolicies"'
+    operator.cluster.failures["delete NetworkPolicy"] = Refused("delete", 403, "Forbidden", message)
+    assert await operator.look() == WATCH_CLOSELY
+    assert operator.cluster.condition("Degraded")["reason"] == "AccessDenied"
