@@ -15,6 +15,8 @@ _UNIT: Final = {
 }
 
 _QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE]))?")
+_MAX_EXPONENT: Final = 18
+"""As much as E. The API server takes 1e999999999 for a quantity; as a number of Python it would fill the memory."""
 _SUFFIX: Final = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -61,4 +63,6 @@ def parse_quantity(value: str | int) -> Decimal:
     if match is None:
         raise ValueError(f"{value!r} is not a quantity such as 300m or 256Mi")
     number, exponent, suffix = match.groups()
+    if exponent and abs(int(exponent[1:])) > _MAX_EXPONENT:
+        raise ValueError(f"{value!r} is out of range")
     return Decimal(number + (exponent or "")) * _SUFFIX.get(suffix, Decimal(1))

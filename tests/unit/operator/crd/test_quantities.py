@@ -54,3 +54,10 @@ def test_a_quantity_is_read_exactly(text: str | int, want: str) -> None:
 def test_anything_else_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match="quantity"):
         parse_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "1e400", "1e-400", "1E+19"])
+def test_a_quantity_that_no_machine_holds_is_refused_at_once(text: str) -> None:
+    """The API server accepts it; without a bound one pool could fill the operator's memory."""
+    with pytest.raises(ValueError, match="out of range"):
+        parse_quantity(text)
