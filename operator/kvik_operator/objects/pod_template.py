@@ -114,14 +114,14 @@ def _model_container(spec: PoolSpec, effective: Effective, image: EngineImage, s
     if with_token:
         mounts.append({"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True})
     hub = [] if image.hf_endpoint is None else [{"name": "HF_ENDPOINT", "value": literal(image.hf_endpoint)}]
-    memory = effective.resources.limits["memory"]
+    resources = {"requests": dict(effective.resources.requests), "limits": dict(effective.resources.limits)}
     return {
         "name": CONTAINER_MODEL,
         "image": image.reference,
         "imagePullPolicy": image.pull_policy,
         "args": pull_args(spec, source, f"{TOKEN_DIR}/{TOKEN_KEY}" if with_token else None),
         "env": [*_cache_env(), *hub, *_user_env(spec)],
-        "resources": {"requests": dict(effective.resources.requests), "limits": {"memory": memory}},
+        "resources": resources,
         "securityContext": _container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,

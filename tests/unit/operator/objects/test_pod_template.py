@@ -128,6 +128,14 @@ def test_only_the_fetching_container_sees_the_token_and_the_hub() -> None:
     assert engine["volumeMounts"][-1] == {"name": "models", "mountPath": "/models", "readOnly": True}
 
 
+def test_the_fetching_container_keeps_to_the_pools_limits_too() -> None:
+    """A namespace whose quota counts limits.cpu refuses a pod of which one container has none."""
+    spec = spec_of(model={"source": "hf://o/n@r"}, resources={"limits": {"cpu": "8", "ephemeral-storage": "9Gi"}})
+    resources = container(render(spec), "model")["resources"]
+    assert resources["limits"] == {"cpu": "8", "ephemeral-storage": "9Gi", "memory": "24Gi"}
+    assert "nvidia.com/gpu" not in resources["requests"]
+
+
 def test_a_claim_is_mounted_read_only_and_nothing_is_fetched() -> None:
     template = render(spec_of(model={"source": "pvc://weights/llama/8b"}))
     assert "initContainers" not in template["spec"]
