@@ -19,8 +19,9 @@ from tests.support.demo_model import demo_model
 from tests.support.oracle import MARGIN, STEPS, Oracle, OraclePrompt, load_oracle, oracle_prompts
 
 FP32_ATOL = 5e-4
-BF16_MEAN, BF16_WORST = 0.15, 2.0
-"""Absolute differences of logits (their spread is about 4) that 30 layers of bfloat16 rounding may make."""
+BF16_MEAN, BF16_WORST = 0.1, 1.0
+"""Absolute differences that bfloat16 weights and products may make of logits whose deviation is 6 to 8 (seen: a mean of
+0.05 to 0.08, at worst 0.6; with a bfloat16 residual it was 0.13 and 1.1)."""
 SOME = (0, 9, 15, 18)
 """Prompts of 3 to 640 tokens."""
 BLOCK_TOKENS, CHUNK = 16, 100

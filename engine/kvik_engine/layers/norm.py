@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -9,16 +10,17 @@ from kvik_engine.layers.tensors import TensorSource
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps) * weight, over the last dimension."""
+    """x / sqrt(mean(x^2) + eps) * weight, over the last dimension: fp32 in, `dtype` out."""
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self.weight = weight
+    def __init__(self, weight: Tensor, eps: float, dtype: torch.dtype) -> None:
+        self.weight = weight.float()
         self.eps = eps
+        self.dtype = dtype
         self._shape = (weight.shape[0],)
 
     @classmethod
     def take(cls, tensors: TensorSource, name: str, width: int, eps: float) -> RMSNorm:
-        return cls(tensors.take(f"{name}.weight", (width,)), eps)
+        return cls(tensors.take(f"{name}.weight", (width,)), eps, tensors.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self._shape, self.weight, self.eps)
+        return F.rms_norm(x, self._shape, self.weight, self.eps).to(self.dtype)

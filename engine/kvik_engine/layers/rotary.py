@@ -14,15 +14,16 @@ from kvik_engine.layers.tensors import TensorSource
 
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """Cosines and sines of one step's positions: each [tokens, 1, head_dim / 2] in the model's dtype."""
+    """Cosines and sines of one step's positions: fp32 [tokens, 1, head_dim / 2] each."""
 
     cos: Tensor
     sin: Tensor
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate pairs (i, i + head_dim / 2) of each head: [tokens, heads, head_dim] -> the same."""
+        """Rotate pairs (i, i + head_dim / 2) of each head in fp32: [tokens, heads, head_dim] -> the same."""
         first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+        rotated = torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
+        return rotated.to(x.dtype)
 
 
 class Rotary:
@@ -41,10 +42,10 @@ class Rotary:
             frequencies = frequencies / divisors.to("cpu", torch.float32)
         return cls(frequencies.to(tensors.device))
 
-    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
+    def tables(self, positions: Tensor) -> RotaryTables:
         """positions: int64 [tokens]."""
         angles = positions.to(torch.float32)[:, None, None] * self._inverse_frequencies
-        return RotaryTables(angles.cos().to(dtype), angles.sin().to(dtype))
+        return RotaryTables(angles.cos(), angles.sin())
 
 
 def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
