@@ -136,7 +136,7 @@ def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
     # The Deployment keeps its word after the roll: scaling and restarts are no rolls.
     rolled_out = total == wanted == ready or progressing.get("reason") == "NewReplicaSetAvailable"
     if seen and not findings.applied.problems and updated == total and rolled_out:
-        message = "all pods are of the current specification" if total else "there are no pods"
+        message = "all pods are of the current specification" if total or wanted else "there are no pods"
         return Condition(type_, "True", Reason.ROLLOUT_COMPLETE, message)
     if problem is not None:
         return Condition(type_, "False", problem.reason, problem.message)

@@ -72,7 +72,8 @@ class Reconciler:
                 return LOOK_AGAIN_SOON
             applied = await apply(self._cluster, observed, wanted, self._rewritten)
         except PoolError as error:
-            return await self._write_status(key, raw, invalid_spec(key, raw, error, self._now()), RESYNC)
+            update = invalid_spec(key, raw, self._store.pods(key), error, self._now())
+            return await self._write_status(key, raw, update, RESYNC)
         if applied.gone:
             self._forget(key)
             return None

@@ -10,7 +10,7 @@ from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.effective_status import effective_status, prune
-from kvik_operator.reconcile.pod_state import PodState, live_pods, pod_state
+from kvik_operator.reconcile.pod_state import PodState, is_ready, live_pods, pod_state
 from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions, template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
@@ -73,14 +73,17 @@ def status_update(observed: Observed, wanted: int, applied: Applied, reports: Re
     return _update(observed.key, observed.pool.uid, previous, status)
 
 
-def invalid_spec(key: PoolKey, raw: Object, error: PoolError, now: datetime) -> StatusUpdate:
-    """The spec cannot be read: say which field, leave everything that runs alone."""
+def invalid_spec(key: PoolKey, raw: Object, pods: Sequence[Object], error: PoolError, now: datetime) -> StatusUpdate:
+    """The spec cannot be read: say which field, leave everything that runs alone. Ready pods still answer."""
     previous, metadata = raw.get("status") or {}, raw["metadata"]
     generation = metadata.get("generation", 1)
-    conditions = [
-        Condition(type_, "True" if type_ is ConditionType.DEGRADED else "False", Reason.INVALID_SPEC, str(error))
-        for type_ in (ConditionType.READY, ConditionType.DEGRADED)
-    ]
+    conditions = [Condition(ConditionType.DEGRADED, "True", Reason.INVALID_SPEC, str(error))]
+    ready = sum(map(is_ready, live_pods(pods)))
+    if ready:
+        message = f"{ready} pods of an earlier specification ready"
+        conditions.append(Condition(ConditionType.READY, "True", Reason.PODS_READY, message))
+    else:
+        conditions.append(Condition(ConditionType.READY, "False", Reason.INVALID_SPEC, str(error)))
     written = to_api(conditions, previous.get("conditions") or (), generation, now)
     kept = [item for item in previous.get("conditions") or () if find(written, item["type"]) is None]
     status = {**previous, "observedGeneration": generation, "conditions": [*written, *kept]}

@@ -316,6 +316,10 @@ async def test_a_spec_that_cannot_be_read_leaves_running_pods_alone() -> None:
     operator.spec["slo"] = {"ttft": "soon"}
     await operator.look()
     assert operator.cluster.writes() == ["patch_status"]
+    assert operator.cluster.condition("Degraded")["reason"] == "InvalidSpec"
+    assert operator.cluster.condition("Ready")["status"] == "True", "its pods still answer"
+    operator.cluster.engine_pods = []
+    await operator.look()
     assert operator.cluster.condition("Ready")["reason"] == "InvalidSpec"
 
 

@@ -403,7 +403,7 @@ def test_the_observed_generation_is_the_pools_own() -> None:
 def test_a_spec_that_cannot_be_read_is_told_and_touches_nothing_else() -> None:
     kept = {"type": "RolloutComplete", "status": "True", "reason": "RolloutComplete"}
     raw = make_pool(status={"endpoint": "x", "conditions": [kept]})
-    update = invalid_spec(KEY, raw, PoolError("spec.slo.ttft", "is not a duration"), NOW)
+    update = invalid_spec(KEY, raw, [], PoolError("spec.slo.ttft", "is not a duration"), NOW)
     status = merged(raw["status"], update.patch)
     assert status["endpoint"] == "x"
     by_type = {item["type"]: item for item in status["conditions"]}
