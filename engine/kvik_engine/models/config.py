@@ -151,10 +151,13 @@ def _hf_scaling(rope: Fields | None, context: int) -> RopeScaling | None:
     if kind == "linear":
         return LinearScaling(rope.number("factor"))
     if kind == "llama3":
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if low >= high:
+            raise rope.invalid("high_freq_factor", f"more than low_freq_factor {low}")
         return Llama3Scaling(
             factor=rope.number("factor"),
-            low_freq_factor=rope.number("low_freq_factor"),
-            high_freq_factor=rope.number("high_freq_factor"),
+            low_freq_factor=low,
+            high_freq_factor=high,
             original_context=rope.integer("original_max_position_embeddings", default=context, at_most=MAX_LENGTH),
         )
     raise _unsupported("config.json", f"rope scaling {kind!r}")

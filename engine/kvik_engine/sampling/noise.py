@@ -1,7 +1,7 @@
 """Noise as a counter function of (seed, choice, output position, purpose) and the token id: no state, no neighbours.
 
 A sample depends on nothing else: batching, preemption, a prefix hit or another device change nothing, and a draft can
-checked against the very noise its target would draw. SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in wrapping
+be checked against the very noise its target would draw. SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) in wrapping
 64-bit integers gives the bits; the logarithms are taken in fp64 and rounded to fp32, so that the last bit of a device's
 log does not show.
 """
@@ -47,11 +47,18 @@ def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
 
 
 def _standard_gumbel(state: Tensor) -> Tensor:
-    """In place: mix the 64 bits, take the upper 53 as a uniform in (0, 1), transform."""
+    """In place: mix the 64 bits of SplitMix64's state, then transform."""
     state.bitwise_xor_(_shift_right(state, 30)).mul_(_signed(_MIX_1))
     state.bitwise_xor_(_shift_right(state, 27)).mul_(_signed(_MIX_2))
-    state.bitwise_xor_(_shift_right(state, 31))
-    uniform = _shift_right(state, 11).to(torch.float64).add_(0.5).mul_(2.0**-53)
+    return noise_of_bits(state.bitwise_xor_(_shift_right(state, 31)))
+
+
+def noise_of_bits(bits: Tensor) -> Tensor:
+    """int64 of any value -> fp32: the upper 52 bits and a half are a uniform in (0, 1), -log(-log(u)) its Gumbel.
+
+    With 53 bits and a half the largest uniform would round to 1: its noise is infinite and could draw a filtered token.
+    """
+    uniform = _shift_right(bits, 12).to(torch.float64).add_(0.5).mul_(2.0**-52)
     return uniform.log_().neg_().log_().neg_().to(torch.float32)
 
 

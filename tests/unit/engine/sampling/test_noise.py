@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kvik_engine.sampling.noise import Purpose, gumbel, stream_key
+from kvik_engine.sampling.noise import Purpose, gumbel, noise_of_bits, stream_key
 
 PINNED_KEY = -1478924511821986345
 PINNED_NOISE = [2.845785, 1.400035, 0.709216, -1.143913]
@@ -69,9 +69,14 @@ def test_noise_equals_splitmix_and_the_gumbel_formula_in_plain_python() -> None:
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
         z ^= z >> 31
-        want.append(-math.log(-math.log(((z >> 11) + 0.5) * 2.0**-53)))
+        want.append(-math.log(-math.log(((z >> 12) + 0.5) * 2.0**-52)))
 
     assert gumbel(keys(key), 50)[0].tolist() == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("bits", [0, -1, -(1 << 63), (1 << 63) - 1], ids=["none", "all", "the highest", "all but it"])
+def test_noise_is_finite_whatever_the_bits(bits: int) -> None:
+    assert noise_of_bits(keys(bits)).isfinite().all()
 
 
 def test_noise_is_standard_gumbel() -> None:

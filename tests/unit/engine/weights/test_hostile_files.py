@@ -195,6 +195,16 @@ CONFIGS: dict[str, tuple[bytes, StartReason, str]] = {
     "eps that is infinite": (b'{"rms_norm_eps": Infinity, ' + json.dumps(CONFIG).encode()[1:], INVALID, ""),
     "another activation": (json.dumps({**CONFIG, "hidden_act": "relu"}).encode(), UNSUPPORTED, "relu"),
     "yarn": (json.dumps({**CONFIG, "rope_scaling": {"rope_type": "yarn"}}).encode(), UNSUPPORTED, "yarn"),
+    "llama3 scaling without a span": (
+        json.dumps(
+            {
+                **CONFIG,
+                "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4},
+            }
+        ).encode(),
+        INVALID,
+        "high_freq_factor",
+    ),
     "quantised": (json.dumps({**CONFIG, "quantization_config": {"bits": 4}}).encode(), UNSUPPORTED, "quantized"),
     "odd head": (json.dumps({**CONFIG, "head_dim": 3}).encode(), INVALID, "even"),
     "wider than its tensors": (json.dumps({**CONFIG, "hidden_size": 64, "head_dim": 16}).encode(), INVALID, "shape"),
