@@ -266,6 +266,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "reserved",
     ),
     "kvik_variable": ({"template": {"env": [{"name": "KVIK_PORT", "value": "1"}]}}, "spec.template.env", "reserved"),
+    "all_gpus_of_the_node": (
+        {"template": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}},
+        "spec.template.env",
+        "resources decide",
+    ),
     "ld_preload": ({"template": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "spec.template.env", "reserved"),
     "python_path": ({"template": {"env": [{"name": "PYTHONPATH", "value": "x"}]}}, "spec.template.env", "reserved"),
     "token_in_env": ({"template": {"env": [{"name": "HF_TOKEN", "value": "x"}]}}, "spec.template.env", "reserved"),
