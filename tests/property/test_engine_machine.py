@@ -35,12 +35,13 @@ class EngineMachine(RuleBasedStateMachine):
         block_tokens=st.sampled_from([1, 2, 4]),
         max_requests=st.integers(1, 6),
         chunk=st.integers(1, 16),
-        budget=st.integers(6, 32),
+        spare=st.sampled_from([0, 0, 1, 4, 16, 26]),
         prefix_cache=st.booleans(),
     )
     def begin(
-        self, blocks: int, block_tokens: int, max_requests: int, chunk: int, budget: int, prefix_cache: bool
+        self, blocks: int, block_tokens: int, max_requests: int, chunk: int, spare: int, prefix_cache: bool
     ) -> None:
+        budget = max_requests + spare
         self.harness = Harness(
             blocks=blocks,
             block_tokens=block_tokens,

@@ -53,6 +53,8 @@ class EngineCore:
         self._clock = clock
         self._requests: dict[RequestKey, Request] = {}
         self._news = NewsByApi()
+        self._startable = 0
+        """Requests of this step's messages that find a free row and so will not wait."""
 
     @property
     def busy(self) -> bool:
@@ -65,6 +67,7 @@ class EngineCore:
         Without work it waits up to `wait` seconds for messages. Returns whether anything happened.
         """
         received = self._channel.poll(0.0 if self.busy else wait)
+        self._startable = 0 if self.scheduler.waiting else self.scheduler.free_rows
         for message in received:
             self._take(message)
         plan = self.scheduler.plan(self._clock())
@@ -119,7 +122,7 @@ class EngineCore:
             return Refusal(submit.request_id, "invalid", why)
         if (why := too_long(submit, self._serving.bounds)) is not None:
             return Refusal(submit.request_id, "too_long", why)
-        if len(self.scheduler.waiting) >= self._serving.max_queued_requests:
+        if len(self.scheduler.waiting) >= self._serving.max_queued_requests + self._startable:
             self.stats.refused += 1
             message = f"{len(self.scheduler.waiting)} requests wait already"
             return Refusal(submit.request_id, "queue_full", message, retry_after=self._retry_after())

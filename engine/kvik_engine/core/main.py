@@ -1,6 +1,6 @@
 """Entry of the core process: load the model, size the cache, serve until told to stop.
 
-    python -m kvik_engine.core.main RUN_DIR/config.json [--parent PID]
+    python -m kvik_engine.core.main RUN_DIR/config.json
 
 No asyncio: poll the inbox, step, send one frame, block on the socket when idle. Ends with 0 on SIGTERM, with 78 when
 starting again cannot help (StartError), with 70 when a step raised: launch then starts a fresh core.
@@ -9,7 +9,6 @@ starting again cannot help (StartError), with 70 when a step raised: launch then
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
@@ -36,7 +35,6 @@ EXIT_STEP_FAILED = 70
 OVERLAP = 0
 """Steps planned and not settled. A CPU computes inside `launch`, so there is nothing to overlap with."""
 _IDLE_SECONDS = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 class StopFlag:
@@ -54,10 +52,7 @@ class StopFlag:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kvik core")
     parser.add_argument("config", type=Path)
-    parser.add_argument("--parent", type=int, help="end when this process does")
     options = parser.parse_args(arguments)
-    if options.parent is not None:
-        die_with(options.parent)
     configure_logging("core")
     stop = StopFlag()
     try:
@@ -115,18 +110,9 @@ def run(core: EngineCore, heartbeat: HeartbeatWriter, stop: StopFlag) -> None:
         heartbeat.beat(Phase.READY, step=core.stats.steps, running=core.scheduler.unfinished)
         if happened:
             checked = False
-        elif not checked:
+        elif not checked and not core.busy:
             core.check_idle()
             checked = True
-
-
-def die_with(parent: int) -> None:
-    """Be killed when `parent` ends. If it ended before the kernel was told, end now."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

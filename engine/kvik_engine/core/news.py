@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kvik_engine.ipc.messages import CoreStats, FinishReason, Frame, Output, OutputToken, Refusal, TopLogprob
 from kvik_engine.request import RequestKey
-from kvik_engine.scheduler.scheduler import News
+from kvik_engine.scheduler.news import News
 from kvik_engine.step import Sample
 
 

@@ -12,6 +12,7 @@ room it needs.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,8 +81,8 @@ class WaitingQueue:
         entry = (request.priority, request.arrival, next(self._order), request)
         heapq.heappush(self._heaps[request.slo_class], entry)
         arrivals = self._arrivals[request.slo_class]
-        if arrivals and arrivals[0].arrival > request.arrival:
-            arrivals.appendleft(request)
+        if arrivals and arrivals[-1].arrival > request.arrival:
+            insort(arrivals, request, key=lambda other: other.arrival)
         else:
             arrivals.append(request)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.request import Branch, Finish, Life, Request
 from kvik_engine.scheduler import admission
+from kvik_engine.scheduler.news import Counters, News
 from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
 from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims, head_of
@@ -31,30 +32,6 @@ class Limits:
     max_requests: int
     max_batch_tokens: int
     chunked_prefill_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
-
-    `stop` is true when the token is a stop token: it ends the branch and is not shown.
-    """
-
-    branch: Branch
-    sample: Sample
-    finish: Finish | None
-    stop: bool = False
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start."""
-
-    preemptions: int = 0
-    prefix_query_tokens: int = 0
-    prefix_hit_tokens: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
 
 
 class Scheduler:
@@ -83,6 +60,10 @@ class Scheduler:
         """Requests waiting or running."""
         return len(self.waiting) + len(self.running)
 
+    @property
+    def free_rows(self) -> int:
+        return self._rows.free
+
     def fits(self, request: Request) -> bool:
         """Whether the request can ever finish here. One that cannot must not be added."""
         return admission.can_ever_fit(request, self.kv, self._limits.max_requests)
@@ -105,7 +86,8 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """Plan the next step; None when nothing can be computed now."""
         step = self._begin(now)
-        self._make_room(step)
+        if self._make_room(step):
+            step = self._begin(now)
         self._plan_prompts(step, step.head_prompts)
         for branch in step.decodes:
             self._plan_decode(step, branch)
@@ -162,21 +144,23 @@ class Scheduler:
             owed={request: admission.owed(request, self.kv) for request in prefilling},
         )
 
-    def _make_room(self, step: PlanBuilder) -> None:
-        """Preempt requests of a lower class when the next waiting one lacks rows or blocks.
+    def _make_room(self, step: PlanBuilder) -> bool:
+        """Preempt requests of a lower class when the next waiting one lacks rows or blocks. Returns whether any was.
 
         Before anything is planned, so that no victim has work in this step.
         """
         for candidate in self.waiting.candidates(step.now):
             if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
-                return
+                return False
             victims = self._victims_for(step, candidate.request)
             for victim in victims:
                 self._preempt(step, victim)
             if victims:
                 self.waiting.promise(candidate.request)
-            if victims or candidate.blocks_from == SLO_CLASSES[0]:
-                return
+                return True
+            if candidate.blocks_from == SLO_CLASSES[0]:
+                return False
+        return False
 
     def _victims_for(self, step: PlanBuilder, waiting: Request) -> list[Request]:
         """Running requests of a lower class that make room for `waiting`; none when that is not enough."""
@@ -351,8 +335,6 @@ class Scheduler:
         victim.preempt()
         self.waiting.add(victim)
         step.owed.pop(victim, None)
-        if victim is step.head:
-            step.head = head_of(self.running)
         self.counters.preemptions += 1
 
     def _note_full(self, victim: Request) -> None:
@@ -367,7 +349,7 @@ class Scheduler:
         request = branch.request
         if sample.error is not None:
             for live in request.live:
-                self._end(live, Finish.ERROR)
+                self._end(live, Finish.ERROR, accepted=0)
                 news.append(News(live, sample, Finish.ERROR))
             return
         branch.tokens.append(sample.token)

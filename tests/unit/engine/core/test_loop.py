@@ -91,12 +91,43 @@ def test_a_full_queue_refuses_with_a_delay_and_counts_it() -> None:
     for request_id in range(5):
         harness.submit(request_id, [1, 2, 3])
     harness.step()
-    assert sorted(harness.refused) == [2, 3, 4]
+    assert sorted(harness.refused) == [3, 4]
     assert {refusal.code for refusal in harness.refused.values()} == {"queue_full"}
     assert all(1.0 <= (refusal.retry_after or 0.0) <= 60.0 for refusal in harness.refused.values())
-    assert harness.core.stats.refused == 3
+    assert harness.core.stats.refused == 2
     harness.run()
     harness.assert_solo(0)
+
+
+def test_a_burst_that_finds_free_rows_is_not_refused() -> None:
+    harness = Harness(max_requests=8, max_queued_requests=2)
+    for request_id in range(8):
+        harness.submit(request_id, [1, 2, 3])
+    harness.run()
+    assert harness.refused == {}
+
+
+def test_a_queue_of_none_still_serves_what_can_start_at_once() -> None:
+    harness = Harness(max_requests=1, max_queued_requests=0)
+    harness.submit(1, [1, 2, 3], max_tokens=5, stop_token_ids=())
+    harness.step()
+    harness.submit(2, [1, 2, 3])
+    harness.step()
+    assert harness.refused[2].code == "queue_full"
+    harness.run()
+    harness.assert_solo(1)
+
+
+def test_a_failed_row_leaves_nothing_for_others_to_find() -> None:
+    """Its KV may be as wrong as its logits: the next request with this prompt must compute it anew."""
+    harness = Harness()
+    harness.core._runner = FaultyRunner(harness.fake, parse_faults("row-error@1"))
+    for request_id in (1, 2):
+        harness.submit(request_id, list(range(1, 22)), max_tokens=4)
+        harness.run()
+    assert harness.heard[1, 0].finish is FinishReason.ERROR
+    assert harness.heard[2, 0].cached_tokens == 0
+    harness.assert_solo(2)
 
 
 def test_the_delay_follows_the_waiting_prompts_and_the_measured_speed() -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,33 +113,3 @@ def test_an_idle_loop_finds_a_lost_block(tmp_path: Path) -> None:
     harness.kv.pool.take(0)
     with pytest.raises(BooksDoNotBalance):
         run(harness.core, HeartbeatWriter(tmp_path / "beat"), stop)
-
-
-_PARENT = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
-child.wait()
-"""
-_CHILD = """
-import os, signal, sys
-from kvik_engine.core.main import die_with
-die_with(int(sys.argv[1]))
-os.write(1, b"bound\\n")
-signal.pause()
-"""
-
-
-def test_the_core_ends_with_its_parent() -> None:
-    """vllm test_parent_death: a core outlived the process that watched it."""
-    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == b"bound\n"
-    parent.kill()
-    parent.wait()
-    assert parent.stdout.read() == b"", "the pipe ends when the child is gone"
-    parent.stdout.close()
-
-
-def test_a_core_whose_parent_is_gone_already_ends_at_once() -> None:
-    ended = subprocess.run([sys.executable, "-c", _CHILD, "1" if os.getpid() != 1 else "2"], check=False)
-    assert ended.returncode == -signal.SIGKILL

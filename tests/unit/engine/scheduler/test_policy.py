@@ -100,6 +100,14 @@ def test_a_preempted_request_keeps_its_place() -> None:
     assert drained(queue, now=3.0) == [1, 2, 3]
 
 
+def test_the_turn_by_age_goes_to_the_oldest_also_after_preemption() -> None:
+    queue = queue_of(make(1, arrival=0.0), make(3, arrival=3.0))
+    queue.add(make(2, arrival=2.0, preemptions=1))
+    queue.remove(first(queue, 0.0).request)
+    aged = first(queue, 3.0 + AGING_SECONDS)
+    assert (aged.request.key[1], aged.aged) == (2, True)
+
+
 def test_a_request_preempted_often_goes_first_of_all() -> None:
     queue = queue_of(make(1, slo_class=0))
     queue.add(make(2, slo_class=2, arrival=9.0, preemptions=PIN_AFTER))

@@ -223,6 +223,19 @@ def test_a_waiting_request_of_a_better_class_takes_the_place_of_a_lower_one() ->
         harness.assert_solo(request_id)
 
 
+@both_depths
+def test_a_full_house_of_victims_leaves_its_budget_to_whom_it_made_room_for(overlap: int) -> None:
+    """With as many batch tokens as rows, decodes that were preempted still took the whole budget: nothing moved."""
+    harness = Harness(max_requests=3, max_batch_tokens=3, chunked_prefill_tokens=3, overlap=overlap)
+    harness.submit(1, prompt(3), n=3, slo_class=2, max_tokens=20, temperature=1.0, stop_token_ids=())
+    for _ in range(4):
+        harness.step()
+    harness.submit(2, prompt(3, 9), n=3, slo_class=0, max_tokens=3, temperature=1.0, stop_token_ids=())
+    harness.run()
+    harness.assert_solo(1)
+    harness.assert_solo(2)
+
+
 def test_an_old_batch_request_that_does_not_fit_does_not_hold_up_an_interactive_one() -> None:
     harness = Harness(max_requests=2)
     for request_id in range(3):

@@ -1,0 +1,32 @@
+"""What the scheduler tells: news of branches, and totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvik_engine.request import Branch, Finish
+from kvik_engine.step import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
+
+    `stop` is true when the token is a stop token: it ends the branch and is not shown.
+    """
+
+    branch: Branch
+    sample: Sample
+    finish: Finish | None
+    stop: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
