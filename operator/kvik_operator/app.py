@@ -120,7 +120,7 @@ class Operator:
 
     def _feed(self) -> None:
         """Keep kopf running until the process is told to stop."""
-        backoff, rng, failures = Backoff(first=1.0, cap=20.0), random.Random(), 0
+        backoff, rng, failures = Backoff(first=1.0, cap=8.0), random.Random(), 0
         while not self._stopping.is_set():
             started = time.monotonic()
             try:

@@ -48,7 +48,7 @@ def test_a_restart_of_the_api_server_is_survived_and_caught_up_with(operated: Ri
     assert operator.cpu_seconds() - used < 1.5
     rig.plane["kube-apiserver"].start()
     rig.plane.wait_ready()
-    catches_up(rig, 2, 30)
+    catches_up(rig, 2, 15)
     rig.wait_ready()
     assert alive(operator)
 
@@ -65,7 +65,7 @@ def test_a_403_for_twenty_seconds_does_not_end_the_operator(operated: Rig) -> No
     proxy.cut_watches()
     holds("the operator stays alive", lambda: alive(operator), 20)
     proxy.behave()
-    catches_up(rig, 2, 30)
+    catches_up(rig, 2, 15)
     assert alive(operator)
 
 
@@ -135,6 +135,7 @@ def test_a_storm_of_errors_passes_without_a_flood(operated: Rig) -> None:
     assert alive(operator)
 
 
+@pytest.mark.long
 def test_a_terminating_namespace_ends_the_work_on_its_pools(operated: Rig) -> None:
     """O16: 403 'being terminated' is final; no retries."""
     rig = operated

@@ -1,13 +1,12 @@
 """The operator as a child process, as a pod would run it, and what it says about itself."""
 
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -83,14 +82,15 @@ class OperatorProcess:
 
     def probe(self, path: str) -> tuple[int, str]:
         """Status and text of `/live` or `/ready`; (0, why) when it does not answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=3)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=3) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError as error:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
             return 0, str(error)
+        finally:
+            connection.close()
 
     def metric(self, series: str) -> float | None:
         """The value of a series, written as on the page; None: absent."""

@@ -27,9 +27,12 @@ Sink = Callable[[str, bool, Mapping[str, Any]], Iterable[PoolKey]]
 
 
 class EndlessBackoff:
-    """1, 2, 4, ... seconds up to `cap`, for ever, and from the start for each request."""
+    """1, 2, 4, ... seconds up to `cap`, for ever, and from the start for each request.
 
-    def __init__(self, cap: float = 20.0) -> None:
+    The cap is how late the watches may hear after an outage: they catch up within ten seconds.
+    """
+
+    def __init__(self, cap: float = 8.0) -> None:
         self._cap = cap
 
     def __iter__(self) -> Iterator[float]:
