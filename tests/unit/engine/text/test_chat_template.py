@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvik_engine.text import template_sandbox
 from kvik_engine.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateError
 from tests.support.byte_tokenizer import TEMPLATE
 
@@ -62,19 +63,46 @@ def test_a_template_cannot_reach_python(source: str) -> None:
     assert text == "", "undefined is all that an escape may find"
 
 
+NESTED = "{% for a in l %}" * 4 + "{% endfor %}" * 4
 BOMBS = [
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
     "{% for i in range(10**9) %}{% endfor %}",
+    "{% set l = range(150) | list %}" + NESTED,
+    "{% set l = messages * 150 %}" + NESTED,
+    "{% set l = 'x' * 150 %}" + NESTED,
+    "{% set l = {'a': 1, 'b': 2} %}" + "{% for a in l %}" * 19 + "{% endfor %}" * 19,
     "{{ 'x' * 10**9 }}",
     "{{ [0] * 10**9 }}",
+    "{{ ('x' * 10**9) | length }}",
     "{{ 10 ** 10 ** 10 }}",
+    "{% set n = namespace(i=3) %}{% for i in range(99) %}{% set n.i = n.i * n.i %}{% endfor %}",
     "{{ 'x' | center(10**9) }}",
+    "{{ 'x'.ljust(10**9) }}",
     "{{ '%1000000000d' % 1 }}",
-    "{{ '{:1000000000d}'.format(1) }}",
+    "{{ '{:1000000000d}'.format(1) | length }}",
+    "{{ '{a:>1000000000}'.format_map({'a': 1}) | length }}",
+    "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "{% set s = 'a' * 9999 %}{{ s.replace('a', s) | length }}",
+    "{% set s = 'a' * 9999 %}{{ (s | replace('a', s)) | length }}",
+    "{% set s = 'a' * 9999 %}{{ s.join(s) | length }}",
+    "{% set s = 'a' * 9999 %}{{ (s | join(s)) | length }}",
+    "{% set s = 'a' * 9999 %}{{ (s | list | join(s)) | length }}",
+    "{% set s = 'a' * 9999 %}{{ s.translate({97: s}) | length }}",
+    "{{ [1] | batch(10**9, 0) | list | length }}",
+    "{{ [1] | slice(10**9) | list | length }}",
     "{% set s = 'xxxxxxxxxxxxxxxx' * 1000 %}{% for m in range(1000) %}{{ s }}{% endfor %}",
+    "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s %}{{ n.s }}{{ n.s }}{% endset %}{% endfor %}",
+    (
+        "{% set n = namespace(s='x') %}{% macro d(s) %}{{ s }}{{ s }}{% endmacro %}"
+        "{% for i in range(60) %}{% set n.s = d(n.s) %}{% endfor %}"
+    ),
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{{ messages | tojson(indent=10**9) | length }}" * 2 + "{{ 'x' * 99999 }}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "{% set l = [1] %}{% for x in l recursive %}{% endfor %}",
 ]
 
 
@@ -83,6 +111,47 @@ BOMBS = [
 def test_a_template_cannot_flood_or_hang(source: str) -> None:
     with pytest.raises(TemplateError):
         render(source)
+
+
+def test_time_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(template_sandbox, "MAX_STEPS", 10**12)
+    with pytest.raises(TemplateError, match=r"0\.05 s"):
+        render("{% set l = 'x' * 9999 %}" + NESTED)
+
+
+USUAL = [
+    ("{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}{% endfor %}", "1/1True"),
+    ("{{ messages | map(attribute='role') | join(', ') }}", "user"),
+    ("{{ messages | join('-', attribute='content') }}", "Hi"),
+    ("{{ messages[0].content.replace('H', 'h') | upper }}{{ 'a,b'.split(',') }}", "HI['a', 'b']"),
+    ("{{ bos_token ~ 1 ~ messages[0]['role'] }}", "<s>1user"),
+    ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "1"),
+    ("{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}", "role=user;content=Hi;"),
+    ("{{ messages[0] | tojson(ensure_ascii=False, indent=2) | length }}", "39"),
+    ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
+    (
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+            "{{ ns.n % 2 == 1 }}"
+        ),
+        "True",
+    ),
+    ("{% set x | upper %}a{{ bos_token }}{% endset %}{{ x }}", "A<S>"),
+    ("{% for m in nothing %}x{% else %}none{% endfor %}", "none"),
+    ("{%- if messages[0]['content'] is string %}{{ messages[0]['content'].strip()[:1] }}{% endif %}", "H"),
+    ("{% macro say(m) %}[{{ m.content }}]{% endmacro %}{{ say(messages[0]) }}", "[Hi]"),
+    (
+        "{% for a in [1, 2, 3] %}{% if loop.first %}{% continue %}{% endif %}{{ a }}{{ loop.revindex }}{% endfor %}",
+        "2231",
+    ),
+    ("{{ messages[::-1][0].role }}{{ messages | last | length }}", "user2"),
+]
+
+
+@pytest.mark.parametrize(("source", "want"), USUAL)
+def test_what_real_templates_use_works(source: str, want: str) -> None:
+    assert render(source) == want
 
 
 def test_a_broken_or_huge_template_is_refused_when_it_is_loaded() -> None:
