@@ -25,7 +25,7 @@ from kvik_engine.errors import StartError
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.ipc.core_channel import CoreChannel
 from kvik_engine.ipc.framing import core_socket
-from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
+from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, STALL_SECONDS, HeartbeatWriter, Phase
 from kvik_engine.ipc.messages import Hello
 from kvik_engine.log import configure_logging
 
@@ -35,6 +35,8 @@ EXIT_STEP_FAILED = 70
 OVERLAP = 0
 """Steps planned and not settled. A CPU computes inside `launch`, so there is nothing to overlap with."""
 _IDLE_SECONDS = 1.0
+_STALL_STEPS = 5.0
+"""A step that takes so many times what the largest one should is hung. Long contexts and busy neighbours take some."""
 
 
 class StopFlag:
@@ -86,15 +88,16 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
     allocated = runner.allocate(ledger.blocks)
     assert allocated == ledger.allocated_bytes, f"the ledger says {ledger.allocated_bytes}, {allocated} were allocated"
     progress("warming up")
-    seconds = warm_up(runner, limits(config), ledger)
-    model = describe(runner.facts, ledger, {"warm": seconds})
+    warmed = warm_up(runner, limits(config), ledger)
+    heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
+    model = describe(runner.facts, ledger, {"warm": warmed.seconds})
 
     def hello() -> Hello:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
     core = build_core(config, runner, ledger, channel, time.monotonic, overlap=OVERLAP)
-    log.info("ready", extra={"blocks": ledger.blocks, "context": ledger.context})
+    log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:
         run(core, heartbeat, stop)
     finally:
@@ -113,6 +116,11 @@ def run(core: EngineCore, heartbeat: HeartbeatWriter, stop: StopFlag) -> None:
         elif not checked and not core.busy:
             core.check_idle()
             checked = True
+
+
+def stall_seconds(largest_step_seconds: float) -> float:
+    """After how long without a step the probes call the core hung."""
+    return max(STALL_SECONDS, _STALL_STEPS * largest_step_seconds)
 
 
 if __name__ == "__main__":

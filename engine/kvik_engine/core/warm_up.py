@@ -1,8 +1,12 @@
-"""One request through the real runner before the first client's: kernels, allocators and threads are warm then."""
+"""Requests through the real runner before the first client's: kernels, allocators and threads are warm then.
+
+They also tell how long the largest step will take, and so after which time without a step the core must be hung.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_hash import NoPrefixCache
@@ -14,25 +18,37 @@ from kvik_engine.step import Row, Runner, StepPlan
 
 _PROMPT_TOKENS = 64
 _OUTPUT_TOKENS = 3
+_ROUNDS = 2
+"""The first one pays for what happens once; the second is measured."""
 
 
-def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> float:
-    """Compute a prompt and a few tokens with a scheduler and a cache that are thrown away. Returns the seconds."""
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How long the warm-up took, and an estimate of a step of max_batch_tokens prompt tokens."""
+
+    seconds: float
+    largest_step_seconds: float
+
+
+def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> WarmUp:
+    """Compute prompts and a few tokens with a scheduler and a cache that are thrown away."""
     started = time.perf_counter()
-    kv = KVManager(runner.facts.groups, ledger.blocks, NoPrefixCache())
-    scheduler = Scheduler(limits, kv)
+    scheduler = Scheduler(limits, KVManager(runner.facts.groups, ledger.blocks, NoPrefixCache()))
     prompt = [0] * max(1, min(_PROMPT_TOKENS, ledger.context - _OUTPUT_TOKENS))
     params = SamplingParams(max_tokens=_OUTPUT_TOKENS, seed=0)
-    scheduler.add(
-        Request(key=(0, 0), prompt=prompt, params=params, slo_class=0, priority=0, salt=b"", arrival=time.monotonic())
-    )
+    token_seconds = 0.0
     rows: set[Row] = set()
     step = 0
-    while (plan := scheduler.plan(time.monotonic())) is not None:
-        step = plan.step
-        rows.update(start.row for start in plan.started)
-        runner.launch(plan)
-        scheduler.settle(runner.collect())
+    for number in range(_ROUNDS):
+        scheduler.add(Request((0, number), prompt, params, 0, 0, b"", time.monotonic()))
+        while (plan := scheduler.plan(time.monotonic())) is not None:
+            step = plan.step
+            rows = (rows - set(plan.ended)) | {start.row for start in plan.started}
+            runner.launch(plan)
+            result = runner.collect()
+            scheduler.settle(result)
+            if plan.started:
+                token_seconds = result.seconds / plan.tokens
     runner.launch(StepPlan(step=step + 1, work=(), ended=tuple(sorted(rows))))
     runner.collect()
-    return time.perf_counter() - started
+    return WarmUp(time.perf_counter() - started, token_seconds * limits.max_batch_tokens)

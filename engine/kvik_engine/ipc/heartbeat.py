@@ -21,10 +21,10 @@ from pathlib import Path
 
 HEARTBEAT_FILE = "heartbeat"
 STALL_SECONDS = 10.0
-"""A core that has work and finished no step for this long is stalled."""
+"""A core that has work and finished no step for this long is stalled, unless its steps are known to take longer."""
 
 _SEQUENCE = struct.Struct("=Q")
-_FIELDS = struct.Struct("=QQQQdd")
+_FIELDS = struct.Struct("=QQQQddd")
 _PAGE = mmap.PAGESIZE
 _READ_TRIES = 50
 
@@ -49,10 +49,12 @@ class Beat:
     """When the core wrote last."""
     progress_at: float
     """When the core last finished a step, or was last seen without work."""
+    stall_seconds: float = STALL_SECONDS
+    """How long a step may take before the core counts as stalled."""
 
-    def stalled(self, now: float, limit: float = STALL_SECONDS) -> bool:
-        """Whether a ready core made no progress for `limit` seconds. Loading is judged by the startup timeout."""
-        return self.phase is Phase.READY and now - self.progress_at > limit
+    def stalled(self, now: float) -> bool:
+        """Whether a ready core made no progress for `stall_seconds`. Loading is judged by the startup timeout."""
+        return self.phase is Phase.READY and now - self.progress_at > self.stall_seconds
 
 
 class HeartbeatWriter:
@@ -60,6 +62,8 @@ class HeartbeatWriter:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.stall_seconds = STALL_SECONDS
+        """Raised by the core once it knows how long its largest step takes."""
         self._page = _map(path, create=True)
         self._sequence = _SEQUENCE.unpack_from(self._page)[0] & ~1
         self._step = -1
@@ -71,7 +75,8 @@ class HeartbeatWriter:
         if step != self._step or running == 0 or phase is not Phase.READY:
             self._step, self._progress_at = step, now
         _SEQUENCE.pack_into(self._page, 0, self._sequence + 1)
-        _FIELDS.pack_into(self._page, _SEQUENCE.size, os.getpid(), phase, step, running, now, self._progress_at)
+        fields = (os.getpid(), phase, step, running, now, self._progress_at, self.stall_seconds)
+        _FIELDS.pack_into(self._page, _SEQUENCE.size, *fields)
         self._sequence += 2
         _SEQUENCE.pack_into(self._page, 0, self._sequence)
 
@@ -98,10 +103,10 @@ class HeartbeatReader:
             fields = _FIELDS.unpack_from(self._page, _SEQUENCE.size)
             if before % 2 == 0 and before == _SEQUENCE.unpack_from(self._page)[0]:
                 break
-        pid, phase, step, running, beat_at, progress_at = fields
+        pid, phase, step, running, beat_at, progress_at, stall_seconds = fields
         if pid == 0:
             return None
-        return Beat(pid, Phase(phase), step, running, beat_at, progress_at)
+        return Beat(pid, Phase(phase), step, running, beat_at, progress_at, stall_seconds)
 
     def close(self) -> None:
         if self._page is not None:

@@ -45,10 +45,17 @@ def test_the_runner_is_warm_and_empty_before_the_first_client(tmp_path: Path) ->
     config, runner = make_config(tmp_path), FakeRunner()
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
-    assert warm_up(runner, limits(config), ledger) > 0
-    started = {start.row for plan in runner.plans for start in plan.started}
-    ended = {row for plan in runner.plans for row in plan.ended}
-    assert started == ended != set()
+    assert warm_up(runner, limits(config), ledger).seconds > 0
+    started = [start.row for plan in runner.plans for start in plan.started]
+    ended = [row for plan in runner.plans for row in plan.ended]
+    assert sorted(started) == sorted(ended) != []
+
+
+def test_the_warm_up_tells_how_long_the_largest_step_takes(tmp_path: Path) -> None:
+    config, runner = make_config(tmp_path, max_batch_tokens=640), FakeRunner(seconds=3.2)
+    ledger = size(config, runner.facts)
+    runner.allocate(ledger.blocks)
+    assert warm_up(runner, limits(config), ledger).largest_step_seconds == pytest.approx(32.0)
 
 
 def test_a_warm_up_fits_the_smallest_context(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core import main as core_main
-from kvik_engine.core.main import StopFlag, main, run
+from kvik_engine.core.main import StopFlag, main, run, stall_seconds
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR
 from kvik_engine.ipc.core_channel import Gone
@@ -59,6 +59,11 @@ def test_the_exit_code_says_whether_a_restart_can_help(
 
     monkeypatch.setattr(core_main, "serve", serve)
     assert main([str(config_file)]) == want
+
+
+def test_a_slow_model_is_not_taken_for_a_hung_one() -> None:
+    assert stall_seconds(0.5) == 10.0
+    assert stall_seconds(20.0) == 100.0
 
 
 def test_sigterm_is_seen_between_steps() -> None:

@@ -59,6 +59,18 @@ def test_a_core_with_work_that_finishes_no_step_is_stalled(
     assert beat.stalled(clock.now)
 
 
+def test_a_core_whose_steps_are_long_has_more_time(
+    writer: HeartbeatWriter, reader: HeartbeatReader, clock: Clock
+) -> None:
+    """A 3B model on a small CPU computes a full step for a minute: that is slow, not hung."""
+    writer.stall_seconds = 120.0
+    writer.beat(Phase.READY, step=7, running=1)
+    beat = reader.read()
+    assert beat is not None
+    assert not beat.stalled(clock.now + 119)
+    assert beat.stalled(clock.now + 121)
+
+
 def test_a_core_that_steps_is_not_stalled(writer: HeartbeatWriter, reader: HeartbeatReader, clock: Clock) -> None:
     for step in range(5):
         clock.now += 9

@@ -231,6 +231,11 @@ def test_a_full_house_of_victims_leaves_its_budget_to_whom_it_made_room_for(over
     for _ in range(4):
         harness.step()
     harness.submit(2, prompt(3, 9), n=3, slo_class=0, max_tokens=3, temperature=1.0, stop_token_ids=())
+    planned = len(harness.fake.plans)
+    for _ in range(1 + overlap):
+        harness.step()
+    assert len(harness.fake.plans) > planned
+    assert harness.scheduler.running[0].key == (API, 2)
     harness.run()
     harness.assert_solo(1)
     harness.assert_solo(2)
