@@ -10,25 +10,21 @@ server. Exit 78 and one line `Reason: message` when the model cannot be served.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import resource
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
-from kvik_engine.text.chat_template import TemplateError
+from kvik_engine.text.chat_template import TemplateError, TemplateOverrun
+from kvik_engine.text.files import read_json_object
 from kvik_engine.text.gguf_tokenizer import special_token, tokenizer_from_gguf
 from kvik_engine.text.tokenizer import (
     CONFIG_FILE,
@@ -43,8 +39,7 @@ from kvik_engine.weights.model_files import check_digest, find_model_files
 
 FORMAT = 1
 """Raised when the conversion changes, so that an older cache is not used."""
-TEMPLATE_SECONDS = 10
-TEMPLATE_BYTES = 256 << 20
+_SAMPLE_CHARS = 1 << 20
 _SAMPLE = [{"role": "user", "content": "Hello"}]
 
 
@@ -64,7 +59,9 @@ def prepare(config: EngineConfig) -> EngineConfig:
     files = find_model_files(Path(config.model_path))
     check_digest(files, config.model_digest)
     folder = files.root if files.gguf is None else converted(files.gguf, Path(config.cache_dir))
-    try_template(load_text_model(folder))
+    model = load_text_model(folder)
+    check_vocabulary(model, folder)
+    try_template(model)
     return replace(config, model_path=str(files.weights), tokenizer_path=str(folder))
 
 
@@ -113,41 +110,24 @@ def write_converted(header: GGUFHeader, folder: Path) -> None:
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1))
 
 
-def try_template(model: TextModel, seconds: int = TEMPLATE_SECONDS) -> None:
-    """Render a sample chat. StartError when the template does not end; what it merely refuses is no fault."""
+def check_vocabulary(model: TextModel, folder: Path) -> None:
+    """StartError when the tokenizer or the end tokens have ids that the model has no row for."""
+    rows = read_json_object(folder / CONFIG_FILE).get("vocab_size") if (folder / CONFIG_FILE).exists() else None
+    highest = max(model.vocab_size - 1, *model.stop_token_ids, 0)
+    if type(rows) is int and highest >= rows:
+        raise StartError(StartReason.MODEL_INVALID, f"the tokenizer has the id {highest}, the model {rows} tokens")
+
+
+def try_template(model: TextModel) -> None:
+    """Render a sample chat. StartError when the template overruns its bounds; what it merely refuses is no fault."""
     if model.template is None:
         return
-
-    def overran(_signal: int, _frame: FrameType | None) -> None:
-        raise StartError(StartReason.MODEL_INVALID, f"the chat template did not finish in {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, overran)
-    signal.alarm(seconds)
     try:
-        with _memory_limit(TEMPLATE_BYTES):
-            model.template.render(_SAMPLE, max_chars=1 << 20)
-    except TemplateError as error:
-        if isinstance(error.__cause__, StartError):
-            raise error.__cause__ from None
-        if isinstance(error.__cause__, MemoryError):
-            raise StartError(StartReason.MODEL_INVALID, "the chat template takes too much memory") from None
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def _memory_limit(more: int) -> Iterator[None]:
-    """Let the process take at most `more` bytes of address space beyond what it has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + more
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    hard = before[1]
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        model.template.render(_SAMPLE, max_chars=_SAMPLE_CHARS)
+    except TemplateOverrun as error:
+        raise StartError(StartReason.MODEL_INVALID, str(error)) from error
+    except TemplateError:
+        return
 
 
 def _head_digest(gguf: Path, header: GGUFHeader) -> str:

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import jinja2
 
-from kvik_engine.text.template_sandbox import BUDGET, Budget, TemplateError, bounded_environment
+from kvik_engine.text.template_sandbox import BUDGET, Budget, TemplateError, TemplateOverrun, bounded_environment
 
-__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "TemplateError"]
+__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "TemplateError", "TemplateOverrun"]
 
 MAX_TEMPLATE_CHARS = 1 << 18
 

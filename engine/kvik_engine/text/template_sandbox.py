@@ -35,6 +35,10 @@ class TemplateError(Exception):
     """The template refused the messages (`raise_exception`), or failed or overran on them. The message is showable."""
 
 
+class TemplateOverrun(TemplateError):
+    """The template used up its budget."""
+
+
 class Budget:
     """What one rendering may still use."""
 
@@ -45,18 +49,18 @@ class Budget:
         self._end = clock() + MAX_SECONDS
 
     def step(self, count: int = 1) -> None:
-        """TemplateError when the steps or the time are used up."""
+        """TemplateOverrun when the steps or the time are used up."""
         self._steps -= count
         if self._steps < 0:
-            raise TemplateError(f"the chat template takes more than {MAX_STEPS} steps")
+            raise TemplateOverrun(f"the chat template takes more than {MAX_STEPS} steps")
         if self._clock() > self._end:
-            raise TemplateError(f"the chat template takes more than {MAX_SECONDS:g} s")
+            raise TemplateOverrun(f"the chat template takes more than {MAX_SECONDS:g} s")
 
     def produce(self, size: int) -> None:
-        """TemplateError when a value of `size` characters or items is too much. Call it before building the value."""
+        """TemplateOverrun when a value of `size` characters or items is too much. Call it before building the value."""
         self._produced -= size
         if self._produced < 0:
-            raise TemplateError(f"the chat template builds more than {MAX_PRODUCED} characters")
+            raise TemplateOverrun(f"the chat template builds more than {MAX_PRODUCED} characters")
 
 
 BUDGET: ContextVar[Budget] = ContextVar("budget")
