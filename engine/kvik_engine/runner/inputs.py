@@ -41,7 +41,8 @@ class SamplingInputs:
 
 
 def gather_inputs(works: Sequence[RowWork], rows: RowTable) -> StepInputs:
-    """`works` is not empty."""
+    """`works` is not empty. A row's last sample lies behind its other tokens in the same table, so that a work
+    `from_last_sample` is gathered like any other."""
     device = rows.tokens.device
     starts = np.array([work.start for work in works])
     lengths = np.array([work.length for work in works])
