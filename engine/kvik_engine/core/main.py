@@ -35,8 +35,8 @@ EXIT_STEP_FAILED = 70
 OVERLAP = 0
 """Steps planned and not settled. A CPU computes inside `launch`, so there is nothing to overlap with."""
 _IDLE_SECONDS = 1.0
-_STALL_STEPS = 5.0
-"""A step that takes so many times what the largest one should is hung. Long contexts and busy neighbours take some."""
+_STALL_STEPS = 2.0
+"""A step that takes so many times what the largest one should is hung. Liveness fails only half a minute later."""
 
 
 class StopFlag:

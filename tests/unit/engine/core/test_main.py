@@ -63,7 +63,7 @@ def test_the_exit_code_says_whether_a_restart_can_help(
 
 def test_a_slow_model_is_not_taken_for_a_hung_one() -> None:
     assert stall_seconds(0.5) == 10.0
-    assert stall_seconds(20.0) == 100.0
+    assert stall_seconds(20.0) == 40.0
 
 
 def test_sigterm_is_seen_between_steps() -> None:
