@@ -40,6 +40,11 @@ def gguf(metadata: dict[str, Any], tensors: Sequence[tuple[str, tuple[int, ...]]
     return head + bytes(-len(head) % 32) + data
 
 
+def tiny_gguf(metadata: dict[str, Any]) -> bytes:
+    """A file whose embedding has a row for each token; the rows are missing, the head is whole."""
+    return gguf(metadata, [("token_embd.weight", (64, len(metadata["tokenizer.ggml.tokens"])))])
+
+
 def byte_level_metadata(**more: Any) -> dict[str, Any]:
     """A tiny llama with a token a byte and ChatML's two special tokens."""
     tokens = [*byte_alphabet(), "<|im_start|>", "<|im_end|>", "Ġa"]

@@ -17,7 +17,7 @@ from kvik_engine.text.gguf_tokenizer import tokenizer_from_gguf
 from kvik_engine.text.tokenizer import load_text_model
 from tests.support.byte_tokenizer import byte_text_model
 from tests.support.demo_model import demo_model
-from tests.support.gguf_files import byte_level_metadata, gguf
+from tests.support.gguf_files import byte_level_metadata, tiny_gguf
 
 SAMPLES = [
     "Hello, world! It's 12345 o'clock.",
@@ -42,7 +42,7 @@ def config(path: Path, cache: Path, **more: Any) -> EngineConfig:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.gguf"
-    path.write_bytes(gguf(byte_level_metadata()))
+    path.write_bytes(tiny_gguf(byte_level_metadata()))
     return path
 
 
@@ -83,7 +83,7 @@ def test_conversion_is_done_once_and_kept_by_the_digest_of_the_metadata(tiny: Pa
     first = converted(tiny, tmp_path)
     (first / "mark").touch()
     assert (converted(tiny, tmp_path) / "mark").exists()
-    tiny.write_bytes(gguf(byte_level_metadata(**{"llama.context_length": 512})))
+    tiny.write_bytes(tiny_gguf(byte_level_metadata(**{"llama.context_length": 512})))
     assert not (converted(tiny, tmp_path) / "mark").exists()
 
 
@@ -118,7 +118,7 @@ def test_sentencepiece_scores_become_merges_in_their_order(tmp_path: Path) -> No
         }
     )
     path = tmp_path / "spm.gguf"
-    path.write_bytes(gguf(metadata))
+    path.write_bytes(tiny_gguf(metadata))
     model = load_text_model(converted(path, tmp_path))
     names = [tokens[i] for i in model.encode("ab é", add_special_tokens=True)]
     assert names == ["<s>", "▁ab", "▁", "<0xC3>", "<0xA9>"]
@@ -146,10 +146,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], StartReason]] = {
 def test_a_hostile_gguf_is_refused_with_a_reason(name: str, tmp_path: Path) -> None:
     metadata, reason = HOSTILE[name]
     path = tmp_path / "hostile.gguf"
-    path.write_bytes(gguf(byte_level_metadata(**metadata)))
+    path.write_bytes(tiny_gguf(byte_level_metadata(**metadata)))
     with pytest.raises(StartError) as caught:
         prepare(config(path, tmp_path / "cache"))
     assert caught.value.reason is reason, caught.value
+    assert "has the id" not in caught.value.message
 
 
 def test_a_template_that_never_ends_is_refused() -> None:

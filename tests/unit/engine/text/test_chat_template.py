@@ -131,9 +131,10 @@ USUAL = [
     ("{{ messages[0] | tojson(ensure_ascii=False, indent=2) | length }}", "39"),
     ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
     (
-        "{% set n = namespace(i=0) %}{% for m in messages if m.role == 'user' %}{% set n.i = 3 %}{% endfor %}{{ n.i % 2 }}",
-        "1",
+        "{% set n = namespace(i=0) %}{% for m in messages if m.role == 'user' %}{% set n.i = 3 %}{% endfor %}{{ n.i }}",
+        "3",
     ),
+    ("{{ 7 % 4 }}", "3"),
     ("{% set x | upper %}a{{ bos_token }}{% endset %}{{ x }}", "A<S>"),
     ("{% for m in nothing %}x{% else %}none{% endfor %}", "none"),
     ("{%- if messages[0]['content'] is string %}{{ messages[0]['content'].strip()[:1] }}{% endif %}", "H"),
