@@ -9,12 +9,12 @@ from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desire
 
 
 async def apply(cluster: Cluster, observed: Observed, wanted: Desired, rewritten: Rewritten) -> Applied:
-    """Apply every manifest that is not there yet; a refused one does not keep the others from being tried.
+    """Apply every manifest that is not there yet; one that fails does not keep the others from being tried.
 
-    Raises Conflict, and Unavailable that will pass by itself, for the queue to retry.
+    Raises for the queue to retry: at once where there is no answer, else what will pass by itself, after all were tried.
     """
     children = dict(observed.children)
-    problems: list[ApplyProblem] = []
+    found: list[ApplyProblem | ClusterError] = []
     await _mark_victims(cluster, observed, wanted)
     for manifest in wanted.manifests:
         try:
@@ -22,21 +22,22 @@ async def apply(cluster: Cluster, observed: Observed, wanted: Desired, rewritten
         except ClusterError as error:
             if _namespace_goes(error):
                 return Applied(children, gone=True)
-            stored = _problem(error)
-        if isinstance(stored, ApplyProblem):
-            problems.append(stored)
+            found.append(_answered(error))
         else:
-            children[ChildKind(manifest["kind"])] = stored
+            if isinstance(stored, ApplyProblem):
+                found.append(stored)
+            else:
+                children[ChildKind(manifest["kind"])] = stored
     for kind in wanted.unwanted:
         try:
             await _remove(cluster, observed, kind)
         except ClusterError as error:
             if _namespace_goes(error):
                 return Applied(children, gone=True)
-            problems.append(_problem(error))
+            found.append(_answered(error))
         else:
             children.pop(kind, None)
-    return Applied(children, tuple(problems))
+    return Applied(children, tuple(map(_problem, found)))
 
 
 async def _ensure(
@@ -85,20 +86,29 @@ def _namespace_goes(error: ClusterError) -> bool:
     return isinstance(error, Refused) and error.namespace_terminating
 
 
-def _passes(error: Unavailable) -> bool:
-    """No answer, 429 and 503 pass by themselves; behind a 500 mostly stands a webhook that fails until it is mended."""
-    return error.status != 500
-
-
-def _problem(error: ClusterError) -> ApplyProblem:
-    """What a person should read about it. Raises what the queue should retry instead."""
-    if isinstance(error, Conflict) or (isinstance(error, Unavailable) and _passes(error)):
+def _answered(error: ClusterError) -> ClusterError:
+    """The error, if the API server answered at all; else raises it: whatever comes next would fare the same."""
+    if error.status is None:
         raise error
-    if isinstance(error, Refused) and error.access_denied:
-        return ApplyProblem(Reason.ACCESS_DENIED, f"the operator lacks a permission: {error}")
-    if "exceeded quota" in error.message:
-        return ApplyProblem(Reason.QUOTA_EXCEEDED, str(error))
-    return ApplyProblem(Reason.APPLY_REFUSED, str(error))
+    return error
+
+
+def _passes(found: ApplyProblem | ClusterError) -> bool:
+    """409, 429 and 503 pass by themselves; behind a 500 mostly stands a webhook that fails until it is mended."""
+    return isinstance(found, Conflict) or (isinstance(found, Unavailable) and found.status != 500)
+
+
+def _problem(found: ApplyProblem | ClusterError) -> ApplyProblem:
+    """What a person should read about it. Raises what the queue should retry instead."""
+    if isinstance(found, ApplyProblem):
+        return found
+    if _passes(found):
+        raise found
+    if isinstance(found, Refused) and found.access_denied:
+        return ApplyProblem(Reason.ACCESS_DENIED, f"the operator lacks a permission: {found}")
+    if "exceeded quota" in found.message:
+        return ApplyProblem(Reason.QUOTA_EXCEEDED, str(found))
+    return ApplyProblem(Reason.APPLY_REFUSED, str(found))
 
 
 def _foreign(kind: ChildKind, name: str) -> ApplyProblem:

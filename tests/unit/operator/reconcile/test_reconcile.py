@@ -293,6 +293,15 @@ async def test_a_call_that_may_work_later_is_left_to_the_queue(failure: ClusterE
         await operator.look()
 
 
+async def test_a_call_that_may_work_later_keeps_no_other_child_waiting() -> None:
+    """Under a storm of errors each pass must get further, or the back-off grows faster than the pool."""
+    operator = Operator()
+    operator.cluster.failures["apply ServiceAccount"] = Unavailable("apply", 429, "TooManyRequests", "slow down")
+    with pytest.raises(Unavailable):
+        await operator.look()
+    assert set(operator.cluster.children) == set(ChildKind) - {ChildKind.SERVICE_ACCOUNT}
+
+
 async def test_a_webhook_that_fails_is_told_in_the_status() -> None:
     operator = Operator()
     operator.cluster.failures["apply Service"] = Unavailable("apply", 500, "InternalError", "failed calling webhook")
