@@ -82,12 +82,15 @@ class Launcher:
     def _convert(self) -> int | None:
         """Run convert to its end; an exit code when the engine cannot go on."""
         child = self._spawn("kvik_engine.convert")
+        end = time.monotonic() + self._config.startup_timeout
         while True:
-            number = self._next_signal(None)
-            if number in _STOP_SIGNALS:
+            number = self._next_signal(_POLL_SECONDS)
+            if number in _STOP_SIGNALS or time.monotonic() > end:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return 0
+                if number in _STOP_SIGNALS:
+                    return 0
+                raise StartError(StartReason.MODEL_INVALID, "reading the model's files did not end in time")
             for pid, status in self._reap():
                 if pid == child and status == EXIT_START_ERROR:
                     return EXIT_START_ERROR
@@ -142,10 +145,10 @@ class Launcher:
                 os.kill(pid, number)
 
     def _stop_children(self) -> None:
-        """Ask, wait, kill. API first: it needs the core for nothing any more."""
+        """Ask, wait, kill. The API tells its clients why their streams end."""
         self._supervision.stopping = True
-        for pid in self._children:
-            os.kill(pid, signal.SIGTERM if self._children[pid] is Process.CORE else signal.SIGKILL)
+        for pid, process in self._children.items():
+            os.kill(pid, signal.SIGTERM if process is Process.CORE else signal.SIGUSR1)
         end = time.monotonic() + STOP_SECONDS
         while self._children and time.monotonic() < end:
             self._next_signal(0.1)
@@ -156,8 +159,8 @@ class Launcher:
             os.waitpid(pid, 0)
         self._children.clear()
 
-    def _next_signal(self, timeout: float | None) -> signal.Signals | None:
-        found = signal.sigwaitinfo(_WATCHED) if timeout is None else signal.sigtimedwait(_WATCHED, timeout)
+    def _next_signal(self, timeout: float) -> signal.Signals | None:
+        found = signal.sigtimedwait(_WATCHED, timeout)
         return None if found is None else signal.Signals(found.si_signo)
 
     def _reap(self) -> list[tuple[int, int]]:

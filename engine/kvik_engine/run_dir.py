@@ -6,9 +6,12 @@ killed one left, also in another PID namespace.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +29,19 @@ class RunDir:
 
     @classmethod
     def create(cls, base: Path) -> RunDir:
-        """A fresh folder (0700) below `base`, after sweeping those whose owner is gone."""
+        """A fresh folder (0700) below `base`, after sweeping those whose owner is gone.
+
+        OSError when `base` cannot be used: also PermissionError when it is another user's, or open to others.
+        """
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sweep(base)
-        path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
-        lock = os.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = base.stat()
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EPERM, "another user may write it", str(base))
+        with _one_at_a_time(base):
+            sweep(base)
+            path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+            lock = os.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(path, lock)
 
     @property
@@ -50,14 +60,25 @@ def default_base() -> Path:
 
 def running(base: Path) -> Iterator[Path]:
     """Folders of engines that run now."""
-    for path in sorted(base.glob("*")):
+    for path in sorted(base.glob("[!.]*")):
         if _locked(path):
             yield path
 
 
+@contextlib.contextmanager
+def _one_at_a_time(base: Path) -> Iterator[None]:
+    """A start that creates its folder is not swept by another before it holds its lock."""
+    descriptor = os.open(base / f".{LOCK_FILE}", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def sweep(base: Path) -> None:
     """Remove folders whose owner is gone."""
-    for path in base.glob("*"):
+    for path in base.glob("[!.]*"):
         if (path / LOCK_FILE).exists() and not _locked(path):
             shutil.rmtree(path, ignore_errors=True)
 

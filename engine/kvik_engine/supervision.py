@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,8 @@ from kvik_engine.exits import EXIT_START_ERROR
 
 MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 300.0
+_STOPPED_EARLY = (-signal.SIGTERM, -signal.SIGINT)
+"""Of a process that was told to stop before it listened to signals."""
 
 
 class Process(Enum):
@@ -52,7 +55,7 @@ class Supervision:
         return self._api_ended(status) if process is Process.API else self._core_ended(status, now)
 
     def _api_ended(self, status: int) -> Verdict:
-        if status == 0 or self.stopping:
+        if status == 0 or (self.stopping and status in _STOPPED_EARLY):
             return Finish(0)
         if status == EXIT_START_ERROR:
             return Finish(EXIT_START_ERROR)

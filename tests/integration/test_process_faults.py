@@ -172,7 +172,7 @@ def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
         assert engine.end() == 0
         assert not alive(core)
         assert not alive(api)
-        assert list(engine.run_base.iterdir()) == []
+        assert list(engine.run_base.glob("[!.]*")) == []
 
 
 def test_a_second_sigterm_ends_streams_with_an_error(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class LiveEngine:
     @property
     def run_dir(self) -> Path:
         """Of this start."""
-        (found,) = self.run_base.iterdir()
+        (found,) = self.run_base.glob("[!.]*")
         return found
 
     @property

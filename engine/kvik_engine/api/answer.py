@@ -78,24 +78,26 @@ class Answer:
         chunk: Callable[[Delta], Chunk],
     ) -> web.StreamResponse:
         """Answer with events. Nothing is sent before the core has queued the request, so a refusal keeps its status."""
-        async with self._generation() as generation:
-            events = EventStream(request)
-            await events.start()
-            error: BaseException | None = None
-            try:
+        events = EventStream(request)
+        error: BaseException | None = None
+        try:
+            async with self._generation() as generation:
+                await events.start()
                 if first:
                     await events.send(*(self._event(chunk_kind, [choice]) for choice in first))
                 async for deltas in _news(generation, events):
                     await events.send(*(self._event(chunk_kind, [chunk(delta)]) for delta in deltas))
                 if self._wanted.include_usage:
                     await events.send({**self.envelope(chunk_kind, []), "usage": usage(generation)})
-            except ConnectionError:
+        except ConnectionError:
+            raise
+        except Exception as failed:
+            if not events.started:
                 raise
-            except Exception as failed:
-                if not isinstance(failed, KvikError):
-                    log.exception("a stream failed", extra={"id": self._id})
-                error = failed
-            return await events.finish(error)
+            if not isinstance(failed, KvikError):
+                log.exception("a stream failed", extra={"id": self._id})
+            error = failed
+        return await events.finish(error)
 
     def _generation(self) -> Generation:
         service, wanted = self._service, self._wanted

@@ -41,7 +41,7 @@ def api_app(service: Service, status: Status, page: MetricsPage) -> web.Applicat
 
 def probe_app(status: Status, page: MetricsPage) -> web.Application:
     """The metrics port."""
-    app = web.Application()
+    app = web.Application(middlewares=[middleware.errors])
     app[admin.STATUS] = status
     app[admin.METRICS_PAGE] = page
     app.add_routes(admin.PROBE_ROUTES)

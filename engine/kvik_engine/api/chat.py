@@ -40,6 +40,8 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
     async with received(request, service, ChatRequest) as body:
         service.check_model(body.model)
         field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+        if body.add_special_tokens:
+            raise UserError("The chat template writes the special tokens.", param="add_special_tokens")
         max_tokens = (field, getattr(body, field))
         sampling = resolve_sampling(body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body))
         context = service.model.max_tokens

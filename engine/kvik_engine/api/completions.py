@@ -44,7 +44,7 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
         texts = split_prompts(body.prompt)
         if len(texts) * sampling.params.n > MAX_CHOICES:
             raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")
-        ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size)
+        ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size, body.add_special_tokens)
         context = service.model.max_tokens
         prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]
         return Wanted.of(body, prompts, sampling, arrived_at)
@@ -70,11 +70,14 @@ def _is_ids(value: list[Any]) -> bool:
     return all(type(entry) is int for entry in value)
 
 
-def _encode(text: TextModel, prompts: list[str | list[int]], vocab_size: int) -> list[list[int]]:
+def _encode(
+    text: TextModel, prompts: list[str | list[int]], vocab_size: int, add_special_tokens: bool | None
+) -> list[list[int]]:
+    special = add_special_tokens is not False
     ids = []
     for prompt in prompts:
         if isinstance(prompt, str):
-            ids.append(text.encode(prompt, add_special_tokens=True) if prompt else [])
+            ids.append(text.encode(prompt, add_special_tokens=special) if prompt else [])
         else:
             check_token_ids(prompt, vocab_size, param="prompt")
             ids.append(prompt)

@@ -1,7 +1,9 @@
-"""Fitting a request to the served context. Pure."""
+"""Fitting a request to the served context. Pure but for the seeds it draws."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from dataclasses import replace
 
 from kvik_engine.api.generation import Prompt
@@ -9,8 +11,19 @@ from kvik_engine.api.sampling_fields import Sampling
 from kvik_engine.errors import UserError
 
 
-def fit(tokens: list[int], sampling: Sampling, context: int, *, param: str, default: int | None) -> Prompt:
+def fit(
+    tokens: list[int],
+    sampling: Sampling,
+    context: int,
+    *,
+    param: str,
+    default: int | None,
+    draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
+) -> Prompt:
     """The prompt with its output length: the client's wish, else `default` (None = all that is left), clamped.
+
+    Without a seed of the client each prompt draws one here, so that the core has no randomness of its own and equal
+    prompts of one request differ.
 
     UserError: an empty prompt, or prompt and wish together longer than `context`.
     """
@@ -35,7 +48,8 @@ def fit(tokens: list[int], sampling: Sampling, context: int, *, param: str, defa
     length = wanted or (left if default is None else min(default, left))
     if sampling.params.min_tokens > length:
         raise UserError(f"min_tokens is larger than the {length} tokens that can be generated.", param="min_tokens")
-    return Prompt(tokens, replace(sampling.params, max_tokens=length))
+    seed = draw_seed() if sampling.seed is None else sampling.seed
+    return Prompt(tokens, replace(sampling.params, max_tokens=length, seed=seed), param)
 
 
 def check_token_ids(tokens: list[int], vocab_size: int, *, param: str) -> None:

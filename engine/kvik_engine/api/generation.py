@@ -30,6 +30,8 @@ class Prompt:
 
     tokens: list[int]
     params: SamplingParams
+    param: str
+    """The request's field that it came from, for errors."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class Generation:
                     priority=self._sampling.priority,
                     wake=self._wake,
                     salt=self._sampling.salt,
+                    param=prompt.param,
                 )
             )
             for prompt in self._prompts

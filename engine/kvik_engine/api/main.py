@@ -76,6 +76,7 @@ class ApiProcess:
             drain=self._drain,
             created=int(time.time()),
         )
+        self._signals = 0
         self._stop: asyncio.Future[float] | None = None
         """Resolved with the linger time when the process is told to stop."""
 
@@ -105,23 +106,34 @@ class ApiProcess:
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._told_to_stop, LINGER_SECONDS)
-        loop.add_signal_handler(signal.SIGINT, self._told_to_stop, 0.0)
+        loop.add_signal_handler(signal.SIGTERM, self._signalled, LINGER_SECONDS)
+        loop.add_signal_handler(signal.SIGINT, self._signalled, 0.0)
+        loop.add_signal_handler(signal.SIGUSR1, self._end_now)
 
-    def _told_to_stop(self, linger: float) -> None:
-        """The first time drains; the second time ends the running requests, each with an error."""
+    def _signalled(self, linger: float) -> None:
+        """The first signal drains, the second ends the running requests, each with an error.
+
+        `kvik drain` is no signal: the SIGTERM that usually follows it leaves the streams alone.
+        """
+        self._signals += 1
+        if self._signals > 1:
+            self._drain.abort()
+        self._begin_stop(linger)
+
+    def _end_now(self) -> None:
+        """launch gives the engine up: the running requests get their error at once."""
+        self._drain.abort()
+        self._begin_stop(0.0)
+
+    def _drain_command(self) -> dict[str, object]:
+        self._drain.ready = False
+        self._begin_stop(LINGER_SECONDS)
+        return {"state": "draining", "running": self._drain.active}
+
+    def _begin_stop(self, linger: float) -> None:
         assert self._stop is not None
         if not self._stop.done():
             self._stop.set_result(linger)
-        else:
-            self._drain.abort()
-
-    def _drain_command(self) -> dict[str, object]:
-        assert self._stop is not None
-        self._drain.ready = False
-        if not self._stop.done():
-            self._stop.set_result(LINGER_SECONDS)
-        return {"state": "draining", "running": self._drain.active}
 
     async def _say_farewell(self) -> None:
         """End what is still running with an error event."""

@@ -53,7 +53,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionError:
         raise
     except Exception as error:
-        log.exception("a request failed", extra={"request_id": request[_REQUEST_ID], "path": request.path})
+        log.exception("a request failed", extra={"request_id": request.get(_REQUEST_ID), "path": request.path})
         return error_response(error)
 
 

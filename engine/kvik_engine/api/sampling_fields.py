@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,7 +33,9 @@ class Sampling:
     """A request's sampling, resolved but for the output length, which depends on the prompt."""
 
     params: SamplingParams
-    """`max_tokens` is the client's wish or 1 as a place holder; see `wanted_tokens`."""
+    """`max_tokens` and `seed` are place holders until `fitting.fit` knows the prompt."""
+    seed: int | None
+    """64 bits; None: the client gave none, so each prompt draws its own."""
     wanted_tokens: int | None
     """None: the client did not say."""
     max_tokens_field: str
@@ -52,6 +53,8 @@ class ServedModel:
     vocab_size: int
     stop_token_ids: tuple[int, ...]
     slo_class: int
+    max_choices: int
+    """Rows of the engine: more choices could never run together."""
 
 
 def resolve_sampling(
@@ -65,14 +68,14 @@ def resolve_sampling(
     field, wanted = max_tokens
     _within(field, wanted, 1, _MAX_INT64)
     min_tokens = _within("min_tokens", request.min_tokens, 0, wanted or _MAX_INT64) or 0
-    n = _within("n", request.n, 1, limits.MAX_N) or 1
+    n = _within("n", request.n, 1, min(limits.MAX_N, model.max_choices)) or 1
     if request.best_of is not None and request.best_of != n:
         raise UserError("best_of other than n is not supported by this server.", param="best_of")
     if request.stream_options is not None and not request.stream:
         raise UserError("stream_options is only allowed when stream is true.", param="stream_options")
     params = SamplingParams(
-        max_tokens=wanted or 1,
-        seed=_seed(request.seed),
+        max_tokens=1,
+        seed=0,
         n=n,
         temperature=_temperature(request.temperature),
         top_k=_top_k(request.top_k),
@@ -90,6 +93,7 @@ def resolve_sampling(
     )
     return Sampling(
         params=params,
+        seed=_seed(request.seed),
         wanted_tokens=wanted,
         max_tokens_field=field,
         stop=StopRules(_stop_strings(request.stop), bool(request.include_stop_str_in_output), min_tokens),
@@ -125,10 +129,10 @@ def _top_k(value: int | None) -> int | None:
     return _within("top_k", value, 1, _MAX_INT64)
 
 
-def _seed(value: int | None) -> int:
-    """The client's seed as 64 unsigned bits; drawn here if there is none, so that the core has no randomness."""
+def _seed(value: int | None) -> int | None:
+    """The client's seed as 64 unsigned bits."""
     if value is None:
-        return secrets.randbits(64)
+        return None
     _within("seed", value, -_MAX_INT64, _MAX_INT64 * 2 - 1)
     return value % (1 << 64)
 

@@ -59,6 +59,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     structured_outputs: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
+    regex: Any = None
+    json_schema: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+    logits_processors: Any = None
+    typical_p: Any = None
+    length_penalty: Any = None
     skip_special_tokens: Any = None
     echo: Any = None
 
@@ -92,6 +99,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     audio: Any = None
     modalities: Any = None
     add_generation_prompt: Any = None
+    add_special_tokens: bool | None = None
     continue_final_message: Any = None
     chat_template: Any = None
     chat_template_kwargs: Any = None
@@ -104,6 +112,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     prompt: str | list[Any] | None = None
     """A text, token ids, or a list of either."""
+    add_special_tokens: bool | None = None
+    """Whether texts begin with the model's own first token; true unless the client says otherwise."""
     logprobs: int | None = None
     suffix: Any = None
 
@@ -146,6 +156,13 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "prompt_logprobs": lambda v: False,
     "use_beam_search": lambda v: v is False,
     "structured_outputs": _nothing,
+    "regex": _nothing,
+    "json_schema": _nothing,
+    "ebnf": _nothing,
+    "structural_tag": _nothing,
+    "logits_processors": _nothing,
+    "typical_p": lambda v: v == 1,
+    "length_penalty": lambda v: v == 1,
     "guided_choice": _nothing,
     "guided_grammar": _nothing,
     "guided_json": _nothing,

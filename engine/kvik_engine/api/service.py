@@ -55,6 +55,7 @@ class Service:
             vocab_size=self.model.vocab_size,
             stop_token_ids=self.text.stop_token_ids,
             slo_class=SLO_CLASSES.index(self.config.slo_class),
+            max_choices=self.config.max_requests,
         )
 
     def check_model(self, name: str | None) -> None:

@@ -23,6 +23,11 @@ class EventStream:
         self._response = web.StreamResponse(headers=_HEADERS)
         self._seconds = seconds
 
+    @property
+    def started(self) -> bool:
+        """Whether the status is sent: errors are events from then on."""
+        return self._response.prepared
+
     async def start(self) -> None:
         """Send the headers. From here on errors are events."""
         await self._response.prepare(self._request)

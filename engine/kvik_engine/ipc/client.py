@@ -81,8 +81,11 @@ class EngineClient:
         priority: int,
         wake: asyncio.Event,
         salt: bytes = b"",
+        param: str = "prompt",
     ) -> RequestStream:
         """Return once the core has queued the request; release the stream in the end. `wake` is set at news.
+
+        `param` is the field that an error about the prompt's length names.
 
         Raises QueueFull or UserError when the core refused it, NotServing when there is no core, EngineDead when it
         died before it answered. When the caller is cancelled meanwhile, the request is aborted.
@@ -101,6 +104,8 @@ class EngineClient:
             self._forget(request_id)
             if isinstance(error, asyncio.CancelledError):
                 stream.close()
+            if isinstance(error, UserError):
+                error.param = param
             raise
         return stream
 
@@ -181,5 +186,5 @@ def _refusal_error(refusal: Refusal) -> Exception:
     if refusal.code == "queue_full":
         return QueueFull(refusal.message, retry_after=refusal.retry_after or 1.0, code="rate_limit_exceeded")
     if refusal.code == "too_long":
-        return UserError(refusal.message, param="messages", code="context_length_exceeded")
+        return UserError(refusal.message, code="context_length_exceeded")
     return RuntimeError(refusal.message)

@@ -40,14 +40,25 @@ def find_model_files(path: Path) -> ModelFiles:
     entries = sorted((p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")), key=_bytewise)
     ggufs = [p for p in entries if p.suffix == ".gguf"]
     if any(p.suffix == ".safetensors" for p in entries):
-        loaded = tuple(p for p in entries if p.suffix in LOADED_SUFFIXES)
-        return ModelFiles(root=path, gguf=None, files=loaded)
+        loaded = set(loaded_names([p.name for p in entries]))
+        return ModelFiles(root=path, gguf=None, files=tuple(p for p in entries if p.name in loaded))
     if len(ggufs) > 1:
         names = ", ".join(p.name for p in ggufs[:5])
         raise StartError(StartReason.MODEL_INVALID, f"{path} holds {len(ggufs)} GGUF files ({names}): name one of them")
     if not ggufs:
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{path} holds neither safetensors nor a GGUF file")
     return ModelFiles(root=path, gguf=ggufs[0], files=(ggufs[0],))
+
+
+def loaded_names(names: list[str]) -> list[str]:
+    """Which files of a folder of safetensors are loaded.
+
+    A repository may bring the same weights twice, as one consolidated file of the maker's own format beside the usual
+    ones: then the usual ones count.
+    """
+    loaded = [name for name in names if name.endswith(LOADED_SUFFIXES)]
+    usual = [name for name in loaded if not name.startswith("consolidated")]
+    return usual if any(name.endswith(".safetensors") for name in usual) else loaded
 
 
 def model_digest(model: ModelFiles) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.weights.model_files import LOADED_SUFFIXES, check_digest, file_sha256, find_model_files
+from kvik_engine.weights.model_files import check_digest, file_sha256, find_model_files, loaded_names
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ _HF = re.compile(
     r"hf://(?P<repository>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})@(?P<revision>[A-Za-z0-9][\w./-]{0,199})"
     r"(?:#(?P<file>[\w.-]{1,200}\.gguf))?\Z"
 )
-_SHARD_INDEX = "model.safetensors.index.json"
 _CHUNK = 1 << 20
 _Result = TypeVar("_Result")
 
@@ -81,7 +80,8 @@ def choose_files(files: list[RemoteFile], wanted: str | None) -> list[RemoteFile
             raise StartError(StartReason.MODEL_NOT_FOUND, f"the repository has no file {wanted}")
         return chosen
     if any(f.name.endswith(".safetensors") for f in top):
-        return [f for f in top if f.name.endswith(LOADED_SUFFIXES)]
+        loaded = set(loaded_names([f.name for f in top]))
+        return [f for f in top if f.name in loaded]
     if len(ggufs) > 1:
         names = ", ".join(f.name for f in ggufs[:5])
         raise StartError(

@@ -197,6 +197,20 @@ async def test_defaults_that_reach_the_core(api: LiveApi) -> None:
     assert greedy.params.seed != warm.params.seed, "without a seed each request draws its own"
 
 
+async def test_equal_prompts_without_a_seed_draw_different_ones_and_with_it_the_same(api: LiveApi) -> None:
+    await api.complete(prompt=["Hi"] * 3, temperature=1)
+    await api.complete(prompt=["Hi"] * 3, temperature=1, seed=5)
+    drawn, given = api.core.submits[:3], api.core.submits[3:]
+    assert len({s.params.seed for s in drawn}) == 3
+    assert [s.params.seed for s in given] == [5] * 3
+
+
+async def test_the_models_first_token_can_be_left_out(api: LiveApi) -> None:
+    assert (await api.complete(add_special_tokens=False)).status == 200
+    assert (await api.chat(add_special_tokens=False)).status == 200
+    assert (await api.chat(add_special_tokens=True)).error["param"] == "add_special_tokens"
+
+
 async def test_content_may_come_in_parts_and_roles_are_mapped(api: LiveApi) -> None:
     await api.chat(
         messages=[

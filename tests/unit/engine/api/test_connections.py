@@ -259,7 +259,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
     transport.abort()
     assert len(api.core.aborts) == 1
     value = api.service.metrics.registry.get_sample_value
-    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "aborted"}) == 8
+    await until(lambda: value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "aborted"}) == 8)
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 

@@ -65,6 +65,13 @@ async def test_metrics_have_their_names_and_the_models_name_on_every_series(api:
                 assert sample.labels["model_name"] == MODEL, sample.name
 
 
+async def test_wrong_paths_and_methods_of_the_metrics_port_are_json(api: LiveApi) -> None:
+    assert (await api.get("/v1/models", api.metrics_url)).error["type"] == "invalid_request_error"
+    async with api.http.post(api.metrics_url + "/load") as response:
+        assert response.status == 405
+        assert (await response.json())["error"]["code"] is None
+
+
 async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
     now = 100.0
     page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), lambda: now)

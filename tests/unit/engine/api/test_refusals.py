@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvik_engine.api.drain import DrainState
 from kvik_engine.ipc.messages import Refusal
-from tests.support.live_api import LiveApi, Reply
+from tests.support.live_api import MODEL, LiveApi, Reply, live_api
 from tests.support.waiting import until
 
 
@@ -26,6 +27,19 @@ async def test_a_full_queue_is_429_with_retry_after_also_for_streams(api: LiveAp
 async def test_retry_after_is_at_most_a_minute(api: LiveApi) -> None:
     api.core.refuse = Refusal(0, "queue_full", "The queue is full.", 9000.0)
     assert (await api.chat()).headers["Retry-After"] == "60"
+
+
+async def test_a_prompt_that_can_never_fit_names_its_own_field(api: LiveApi) -> None:
+    api.core.refuse = Refusal(0, "too_long", "This can never fit.")
+    for reply, param in ((await api.chat(), "messages"), (await api.complete(), "prompt")):
+        assert reply.status == 400
+        assert (reply.error["param"], reply.error["code"]) == (param, "context_length_exceeded")
+
+
+async def test_more_choices_than_rows_is_a_matter_of_n(tmp_path: Path) -> None:
+    async with live_api(tmp_path, max_requests=2) as small:
+        assert (await small.chat(n=3)).error["param"] == "n"
+        assert (await small.chat(n=2)).status == 200
 
 
 async def test_one_refused_prompt_of_many_aborts_the_others(api: LiveApi) -> None:
@@ -51,7 +65,10 @@ async def test_a_dead_core_is_503_before_and_one_error_event_after_the_stream_be
         errors = [e for e in reply.events if "error" in e]
         assert len(errors) == 1
         assert reply.events[-1]["error"]["type"] == "server_error"
+    value = api.service.metrics.registry.get_sample_value
     failed = await whole
+    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "error"}) == 9
+    assert value("kvik_requests_total", {"model_name": MODEL, "finish_reason": "aborted"}) is None
     assert failed.status == 503
     assert failed.headers["Retry-After"] == "5"
     refused = await api.chat()

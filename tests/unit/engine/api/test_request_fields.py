@@ -18,7 +18,7 @@ from kvik_engine.api.sampling_fields import Sampling, ServedModel, resolve_sampl
 from kvik_engine.api.schema import HARMLESS, ChatRequest, CompletionRequest, parse
 from kvik_engine.errors import UserError
 
-MODEL = ServedModel(vocab_size=258, stop_token_ids=(257,), slo_class=1)
+MODEL = ServedModel(vocab_size=258, stop_token_ids=(257,), slo_class=1, max_choices=6)
 CONTEXT = 64
 NUMBERS = st.one_of(
     st.integers(),
@@ -41,9 +41,9 @@ def resolve(request: ChatRequest | CompletionRequest) -> Sampling:
 def check(sampling: Sampling) -> None:
     """What the core may rely on."""
     p = sampling.params
-    assert 1 <= p.n <= 8
+    assert 1 <= p.n <= MODEL.max_choices
     assert p.max_tokens >= 1
-    assert 0 <= p.seed < 1 << 64
+    assert sampling.seed is None or 0 <= sampling.seed < 1 << 64
     assert p.temperature == 0 or 0.01 <= p.temperature <= 2
     assert 0 < p.top_p <= 1
     assert 0 <= p.min_p <= 1

@@ -23,7 +23,10 @@ name, run_dir = sys.argv[1], pathlib.Path(sys.argv[-1]).parent
 with (pathlib.Path(os.environ["TRACE"]) / name).open("a") as trace:
     trace.write(f"{os.getpid()}\\n")
 """
-CONVERT = STAND_IN + "sys.exit(int(os.environ.get('CONVERT_EXIT', '0')))"
+CONVERT = (
+    STAND_IN
+    + "time.sleep(float(os.environ.get('CONVERT_SLEEPS', '0')))\nsys.exit(int(os.environ.get('CONVERT_EXIT', '0')))"
+)
 CORE = (
     STAND_IN + "time.sleep(float(os.environ.get('CORE_LIVES', '600')))\nsys.exit(int(os.environ.get('CORE_EXIT', '1')))"
 )
@@ -33,6 +36,7 @@ API = (
 def stop(number, frame):
     (pathlib.Path(os.environ["TRACE"]) / "signals").open("a").write(f"{number}\\n")
     sys.exit(0)
+signal.signal(signal.SIGUSR1, stop)
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, stop)
 if os.environ.get("ORPHAN"):
@@ -130,7 +134,7 @@ def test_sigterm_stops_the_api_first_and_then_the_core(engines: list[Engine], tm
     assert engine.pids("signals") == [signal.SIGTERM]
     assert not alive(core)
     assert not alive(api)
-    assert list((engine.folder / "run").iterdir()) == [], "the run folder is gone"
+    assert list((engine.folder / "run").glob("[!.]*")) == [], "the run folder is gone"
 
 
 def test_a_killed_core_is_replaced_while_the_api_stays(engines: list[Engine], tmp_path: Path) -> None:
@@ -149,6 +153,7 @@ def test_a_core_that_keeps_dying_ends_the_engine_with_a_reason(engines: list[Eng
     assert len(engine.pids("core")) == 3
     assert "CoreFailed: " in errors
     assert not alive(engine.wait("api"))
+    assert engine.pids("signals") == [signal.SIGUSR1], "its clients must hear why their streams end"
 
 
 def test_a_core_that_cannot_start_is_not_retried(engines: list[Engine], tmp_path: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_killed_launcher_leaves_nobody_behind(engines: list[Engine], tmp_path:
     wait_until(lambda: not alive(core) and not alive(api))
     assert list(running(engine.folder / "run")) == []
     sweep(engine.folder / "run")
-    assert list((engine.folder / "run").iterdir()) == []
+    assert list((engine.folder / "run").glob("[!.]*")) == []
 
 
 def test_both_processes_may_die_at_once(engines: list[Engine], tmp_path: Path) -> None:
@@ -224,6 +229,21 @@ def test_children_do_not_get_the_working_folder_on_their_path(engines: list[Engi
     assert b"-P" in command
 
 
+def test_a_base_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    base.chmod(0o777)
+    with pytest.raises(PermissionError):
+        RunDir.create(base)
+
+
+def test_a_convert_that_hangs_is_given_up(engines: list[Engine], tmp_path: Path) -> None:
+    engine = start(engines, tmp_path, startup_timeout=0.5, CONVERT_SLEEPS="600")
+    code, errors = engine.end()
+    assert code == 78
+    assert "did not end in time" in errors
+
+
 def test_run_folders_of_running_engines_are_found_and_others_swept(tmp_path: Path) -> None:
     mine = RunDir.create(tmp_path)
     (tmp_path / "old").mkdir()
@@ -236,4 +256,4 @@ def test_run_folders_of_running_engines_are_found_and_others_swept(tmp_path: Pat
     assert sorted(running(tmp_path)) == sorted([mine.path, other.path])
     mine.remove()
     other.remove()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("[!.]*")) == []

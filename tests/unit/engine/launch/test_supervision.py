@@ -58,4 +58,13 @@ def test_a_core_that_dies_while_stopping_is_not_restarted() -> None:
     supervision = Supervision()
     supervision.stopping = True
     assert supervision.ended(Process.CORE, KILLED, 0.0) == Carry()
-    assert supervision.ended(Process.API, KILLED, 0.0) == Finish(0)
+
+
+def test_an_engine_told_to_stop_ends_well_only_if_its_api_did() -> None:
+    supervision = Supervision()
+    supervision.stopping = True
+    assert supervision.ended(Process.API, 0, 0.0) == Finish(0)
+    assert supervision.ended(Process.API, -15, 0.0) == Finish(0), "it had not begun to listen"
+    verdict = supervision.ended(Process.API, KILLED, 0.0)
+    assert isinstance(verdict, Finish)
+    assert verdict.code == 1, "a drain that was cut is not clean"

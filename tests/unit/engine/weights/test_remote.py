@@ -184,6 +184,9 @@ def test_files_are_chosen_by_what_the_engine_loads() -> None:
     both = files("a.gguf", "b.gguf", "model.safetensors", "config.json", "x/y.json", ".gitattributes", "m.bin")
     assert names(choose_files(both, None)) == ["model.safetensors", "config.json"]
     assert names(choose_files(both, "b.gguf")) == ["b.gguf"]
+    twice = files("consolidated.safetensors", "model-1-of-1.safetensors", "model.safetensors.index.json")
+    assert names(choose_files(twice, None)) == ["model-1-of-1.safetensors", "model.safetensors.index.json"]
+    assert names(choose_files(files("consolidated.safetensors"), None)) == ["consolidated.safetensors"]
     assert names(choose_files(files("only.gguf", "README.md"), None)) == ["only.gguf"]
     with pytest.raises(StartError, match=r"a\.gguf, b\.gguf"):
         choose_files(files("a.gguf", "b.gguf"), None)
