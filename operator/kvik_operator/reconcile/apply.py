@@ -11,7 +11,7 @@ from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desire
 async def apply(cluster: Cluster, observed: Observed, wanted: Desired, rewritten: Rewritten) -> Applied:
     """Apply every manifest that is not there yet; one that fails does not keep the others from being tried.
 
-    Raises for the queue to retry: at once where there is no answer, else what will pass by itself, after all were tried.
+    Raises for the queue to retry: at once without an answer, else what will pass by itself, after all were tried.
     """
     children = dict(observed.children)
     found: list[ApplyProblem | ClusterError] = []
