@@ -2,12 +2,15 @@
 
     KvikError
     ├── UserError            the caller's fault: 4xx, names the field, a retry cannot help
-    │   └── ModelNotFound    the request names a model that this engine does not serve (404)
+    │   ├── ModelNotFound    the request names a model that this engine does not serve (404)
+    │   └── PayloadError     the message itself is wrong: too large, too slow, not JSON (api/error_body)
     ├── RetryableError       nothing is wrong with the request: 429 or 503 with Retry-After
     │   ├── QueueFull        the waiting queue holds maxQueuedRequests (429)
     │   └── NotServing       starting, draining, or the core is being restarted (503)
     ├── StartError           the process cannot start; `reason` is API, the pool's condition shows it
-    └── EngineDead           the core died under a request that had begun
+    ├── EngineDead           the core died under a request that had begun
+    ├── ChoiceFailed         the core could not compute a choice (api/generation)
+    └── TemplateError        the chat template refused or overran; becomes a UserError or a StartError (text/)
 
 Anything else that escapes is a bug: it is logged with its traceback and answered with 500.
 """

@@ -6,39 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
+from kvik_engine.api.body_budget import BodyBudget
 from kvik_engine.api.error_body import PayloadError
-from kvik_engine.api.limits import BODY_SECONDS, MAX_BODIES_BYTES, PARSE_IN_THREAD_BYTES, max_body_bytes
+from kvik_engine.api.limits import BODY_SECONDS, PARSE_IN_THREAD_BYTES, max_body_bytes
 from kvik_engine.api.schema import parse
-from kvik_engine.errors import NotServing
-
-if TYPE_CHECKING:
-    from kvik_engine.api.service import Service
-
-FULL_RETRY_AFTER = 2.0
+from kvik_engine.api.service import Service
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
-
-
-class BodyBudget:
-    """Memory that bodies may take together. Owned by the event loop."""
-
-    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
-        self._limit = limit
-        self.taken = 0
-
-    def take(self, size: int) -> None:
-        """NotServing when there is no room now."""
-        if self.taken + size > self._limit:
-            raise NotServing("Too many large requests are being read.", retry_after=FULL_RETRY_AFTER)
-        self.taken += size
-
-    def give_back(self, size: int) -> None:
-        self.taken -= size
 
 
 @asynccontextmanager

@@ -6,8 +6,6 @@ Exits 0 when it was told to stop and has drained, 78 when it cannot start.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
 import signal
@@ -33,7 +31,7 @@ from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.ipc.client import EngineClient
 from kvik_engine.ipc.framing import core_socket
 from kvik_engine.log import configure_logging
-from kvik_engine.provenance import PROVENANCE_FILE
+from kvik_engine.provenance import read_provenance
 from kvik_engine.text.tokenizer import load_text_model
 
 log = logging.getLogger(__name__)
@@ -66,7 +64,13 @@ class ApiProcess:
         self._client = EngineClient(core_socket(config.run_dir), api_id=os.getpid())
         self._drain = Drain()
         metrics = RequestMetrics(config.model_name)
-        self._status = Status(config, self._client, self._drain, metrics, model_fetched=_fetched_at(config))
+        self._status = Status(
+            config,
+            self._client,
+            self._drain,
+            metrics,
+            model_fetched=read_provenance(Path(config.model_path)).finished_at,
+        )
         self._page = MetricsPage(config, self._client, metrics)
         self._service = Service(
             config=config,
@@ -164,16 +168,6 @@ def bind_or_refuse(host: str, port: int) -> socket.socket:
         return bind(host, port)
     except OSError as error:
         raise StartError(StartReason.PORT_IN_USE, f"{host}:{port} cannot be used: {error.strerror}") from error
-
-
-def _fetched_at(config: EngineConfig) -> str | None:
-    """When `kvik model pull` finished, if it fetched this model."""
-    model = Path(config.model_path)
-    folder = model.parent if model.is_file() else model
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        finished = json.loads((folder / PROVENANCE_FILE).read_text())["finished_at"]
-        return finished if isinstance(finished, str) else None
-    return None
 
 
 if __name__ == "__main__":

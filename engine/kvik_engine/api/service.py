@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
-from kvik_engine.api.body import BodyBudget
+from kvik_engine.api.body_budget import BodyBudget
 from kvik_engine.api.drain import Drain
 from kvik_engine.api.limits import TEXT_THREADS
 from kvik_engine.api.request_metrics import RequestMetrics

@@ -16,6 +16,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kvik_engine.config import EngineConfig
+from kvik_engine.errors import StartError, StartReason
+
 HELP = "serve a model"
 
 
@@ -33,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from kvik_engine.cli.serve_options import OPTIONS, read_options
-    from kvik_engine.config import EngineConfig
     from kvik_engine.launch import launch
     from kvik_engine.log import configure_logging
     from kvik_engine.run_dir import default_base
@@ -41,17 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
     configure_logging("launch")
     given = read_options({option.name: getattr(arguments, option.name) for option in OPTIONS}, os.environ)
     run_base = Path(given.pop("run_dir", None) or default_base())
-    config: EngineConfig = build_config(arguments.model, given, run_base)
-    return launch(config, run_base)
+    return launch(build_config(arguments.model, given, run_base), run_base)
 
 
-def build_config(source: str, given: dict[str, Any], run_base: Path) -> Any:
+def build_config(source: str, given: dict[str, Any], run_base: Path) -> EngineConfig:
     """Everything resolved: local path, device, class defaults. Fetches the model if it is not there yet."""
     from kvik_engine.cli.class_defaults import batching
     from kvik_engine.cli.devices import resolve_device
     from kvik_engine.cli.sources import default_cache_dir, local_model
-    from kvik_engine.config import EngineConfig
-    from kvik_engine.errors import StartError, StartReason
 
     given = dict(given)
     cache_dir = Path(given.pop("cache_dir", None) or default_cache_dir(os.environ))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR
-from kvik_engine.provenance import PROVENANCE_FILE
+from kvik_engine.provenance import PROVENANCE_FILE, read_provenance
 
 DEMO = "demo"
 HUB = "hf://"
@@ -39,11 +38,11 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
         return LocalModel(DEMO_IMAGE_FILE, DEMO_NAME)
     if source == DEMO or source.startswith(HUB):
         folder = _pulled(source, cache_dir / "models" / _folder_name(source))
-        return LocalModel(folder, _model_name(source), _revision(folder))
+        return LocalModel(folder, _model_name(source), read_provenance(folder).revision)
     path = Path(source).absolute()
     if not path.exists():
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{source} does not exist")
-    return LocalModel(path, path.stem if path.is_file() else path.name, _revision(path))
+    return LocalModel(path, path.stem if path.is_file() else path.name, read_provenance(path).revision)
 
 
 def cached_folder(source: str, environment: Mapping[str, str]) -> Path:
@@ -78,12 +77,3 @@ def _pulled(source: str, folder: Path) -> Path:
         if code != 0:
             raise StartError(StartReason.DOWNLOAD_FAILED, f"fetching {source} ended with exit code {code}")
     return folder
-
-
-def _revision(path: Path) -> str | None:
-    """The commit that `kvik model pull` resolved, if it fetched this folder."""
-    try:
-        found = json.loads(((path.parent if path.is_file() else path) / PROVENANCE_FILE).read_text())["revision"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return found if isinstance(found, str) else None

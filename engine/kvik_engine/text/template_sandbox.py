@@ -20,6 +20,8 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.visitor
 
+from kvik_engine.errors import KvikError
+
 MAX_STEPS = 200_000
 """Loop steps and calls of one rendering."""
 MAX_PRODUCED = 1 << 25
@@ -31,7 +33,7 @@ _MISSING_FILTERS = ("center", "indent", "format", "wordwrap", "xmlattr", "pprint
 _SIZED = (str, list, tuple, dict)
 
 
-class TemplateError(Exception):
+class TemplateError(KvikError):
     """The template refused the messages (`raise_exception`), or failed or overran on them. The message is showable."""
 
 
