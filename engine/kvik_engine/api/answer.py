@@ -18,7 +18,7 @@ from kvik_engine.api.limits import KEEPALIVE_COMMENT_SECONDS
 from kvik_engine.api.sampling_fields import Sampling
 from kvik_engine.api.schema import SamplingFields
 from kvik_engine.api.service import Service
-from kvik_engine.api.sse import EventStream
+from kvik_engine.api.sse import EventStream, write_limit
 from kvik_engine.errors import KvikError
 
 log = logging.getLogger(__name__)
@@ -64,11 +64,15 @@ class Answer:
             "system_fingerprint": None,
         }
 
-    async def whole(self, choices: Callable[[list[Delta]], list[Chunk]]) -> web.StreamResponse:
-        """Wait for all choices, then answer."""
+    async def whole(self, request: web.Request, choices: Callable[[list[Delta]], list[Chunk]]) -> web.StreamResponse:
+        """Wait for all choices, then answer. Returns when the answer is written: draining waits for it."""
         async with self._generation() as generation:
             deltas = await generation.all()
-            return json_response({**self.envelope(self._kind, choices(deltas)), "usage": usage(generation)})
+        response = json_response({**self.envelope(self._kind, choices(deltas)), "usage": usage(generation)})
+        async with write_limit(request):
+            await response.prepare(request)
+            await response.write_eof()
+        return response
 
     async def stream(
         self,

@@ -29,7 +29,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     shape = _ChatShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
     answer = Answer(service, wanted, "chat.completion", "chatcmpl")
     if not wanted.stream:
-        return await answer.whole(shape.choices)
+        return await answer.whole(request, shape.choices)
     first = [shape.first(i) for i in range(wanted.sampling.params.n)]
     return await answer.stream(request, "chat.completion.chunk", first, shape.chunk)
 

@@ -30,7 +30,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     shape = _CompletionShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
     answer = Answer(service, wanted, "text_completion", "cmpl")
     if not wanted.stream:
-        return await answer.whole(shape.choices)
+        return await answer.whole(request, shape.choices)
     return await answer.stream(request, "text_completion", [], shape.chunk)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import web
@@ -48,11 +49,17 @@ class EventStream:
         return self._response
 
     async def _write(self, data: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._response.write(data)
-        except TimeoutError as error:
-            transport = self._request.transport
-            if transport is not None:
-                transport.abort()
-            raise ConnectionAbortedError(f"the client took nothing for {self._seconds:g} s") from error
+        async with write_limit(self._request, self._seconds):
+            await self._response.write(data)
+
+
+@asynccontextmanager
+async def write_limit(request: web.Request, seconds: float = WRITE_SECONDS) -> AsyncIterator[None]:
+    """Writing that takes longer ends the connection with ConnectionAbortedError: the client reads nothing."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionAbortedError(f"the client took nothing for {seconds:g} s") from error

@@ -14,7 +14,7 @@ from random import Random
 import aiohttp
 import pytest
 
-from kvik_engine.api import body, connection, limits
+from kvik_engine.api import answer, body, connection, limits, sse
 from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.waiting import until
@@ -263,9 +263,31 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
-async def test_a_silent_stream_gets_comments(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvik_engine.api import answer
+async def test_a_whole_answer_that_nobody_reads_ends_its_connection(
+    api: LiveApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse.write_limit.__wrapped__, "__defaults__", (0.1,))  # type: ignore[attr-defined]
+    monkeypatch.setattr(answer, "usage", lambda generation: "z" * (32 << 20))
+    closed = asyncio.Event()
+    data = json.dumps(CHAT).encode()
 
+    class Stalled(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(HEAD % len(data) + data)
+            transport.pause_reading()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            closed.set()
+
+    transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
+    await until(lambda: api.core.submits)
+    await until(lambda: api.service.drain.active == 0)
+    transport.resume_reading()
+    await asyncio.wait_for(closed.wait(), 5)
+
+
+async def test_a_silent_stream_gets_comments(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "KEEPALIVE_COMMENT_SECONDS", 0.05)
     api.core.gate.clear()
     asyncio.get_running_loop().call_later(0.3, api.core.gate.set)
