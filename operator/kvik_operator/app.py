@@ -88,7 +88,7 @@ class Operator:
         )
         self._heartbeat = Heartbeat(
             limits=Limits(),
-            queue_age=self._workers.oldest_age,
+            stuck_for=self._workers.stuck_for,
             deaf_since=lambda: self._relister.deaf_since,
             listed_at=lambda: self._relister.last_success,
         )
@@ -147,7 +147,7 @@ class Operator:
             settings_for(WATCHED, config.watch_inactivity),
             registry_for(WATCHED, self._sink, self._workers.add),
             config.namespaces,
-            on_signal=self._stopping.set,
+            stopping=self._stopping,
             background=self._beside_kopf,
         )
 

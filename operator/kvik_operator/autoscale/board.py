@@ -10,6 +10,7 @@ from typing import Any
 from kvik_operator.autoscale.load import FRESH_SECONDS
 from kvik_operator.autoscale.types import LoadReading, PodSample
 from kvik_operator.names import PoolKey
+from kvik_operator.reconcile.pod_state import is_ready, live_pods
 from kvik_operator.reconcile.types import EngineInfo, ScalingReport
 
 Object = Mapping[str, Any]
@@ -49,12 +50,12 @@ class Board:
             return readings[0] if readings else None
 
     def samples(self, pods: Sequence[Object]) -> list[PodSample]:
-        """The pool's pods that are not being deleted, as the deciders see them."""
+        """The pool's pods that neither end nor have ended, as the deciders see them."""
         with self._lock:
             return [
                 PodSample(uid, is_ready(pod) or uid in self._once_warm, self._readings.get(uid, ()))
-                for pod in pods
-                if "deletionTimestamp" not in pod["metadata"] and (uid := str(pod["metadata"]["uid"]))
+                for pod in live_pods(pods)
+                if (uid := str(pod["metadata"]["uid"]))
             ]
 
     def record(self, readings: Mapping[str, LoadReading]) -> None:
@@ -94,11 +95,6 @@ class Board:
             self._once_warm.intersection_update(pod_uids)
             self._infos = {uid: known for uid, known in self._infos.items() if uid in pod_uids}
             self._reports = {key: report for key, report in self._reports.items() if key in keys}
-
-
-def is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def _gist(report: ScalingReport | None) -> tuple[object, ...] | None:

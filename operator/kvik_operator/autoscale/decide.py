@@ -75,12 +75,12 @@ def _down_or_hold(
 def _without_data(
     load: PoolLoad, current: int, bounded: int, policy: ScalePolicy, memory: PoolMemory, now: float
 ) -> Decision:
-    silent = f"{load.silent} of its pods do not answer" if load.silent else "none of its pods is warm yet"
+    silent = f"{load.silent} of its pods say nothing" if load.silent else "none of its pods is warm yet"
     whole = memory.window.highest(now, policy.stabilization) is not None
     if bounded != current:
         limits = f"between {policy.min_replicas} and {policy.max_replicas}: {current} -> {bounded}"
-        return Decision(current, bounded, Term.BOUNDS, 0.0, limits, whole)
-    return Decision(current, None, Term.KV, 0.0, f"no load data: {silent}; holds at {current}", whole)
+        return Decision(current, bounded, Term.BOUNDS, 0.0, limits, whole, blind=True)
+    return Decision(current, None, Term.KV, 0.0, f"no load data: {silent}; holds at {current}", whole, blind=True)
 
 
 def _kept_by(enough: int | None, policy: ScalePolicy) -> str:

@@ -3,13 +3,13 @@
     load_p = max(kv_p / kvFull, waiting_p / queueFull, predictedTTFT_p / ttft)
 
 KV utilisation alone is not enough: with long prompts the queue explodes at 30 % KV (llm-d-autoscaling #662).
-predictedTTFT = waiting prompt tokens / measured prefill tokens per second, which leads; the measured P90 lags.
+predictedTTFT = waiting prompt tokens / measured prefill tokens per second: it leads, the measured P90 lags.
 Requests that were refused because the queue was full count as waiting: a full queue must not look like a short one.
 """
 
 from collections.abc import Sequence
 
-from kvik_operator.autoscale.types import LoadReading, PodLoad, PodSample, PoolLoad, ScalePolicy, Term
+from kvik_operator.autoscale.types import EngineState, LoadReading, PodLoad, PodSample, PoolLoad, ScalePolicy, Term
 
 FRESH_SECONDS = 15.0
 """Three readings of 5 s; older data is no data."""
@@ -37,13 +37,16 @@ def predicted_ttft(reading: LoadReading) -> float | None:
 
 
 def pool_load(pods: Sequence[PodSample], policy: ScalePolicy, now: float) -> PoolLoad:
-    """A pod that is still starting, or draining, carries no load and hides none."""
+    """A new pod that still starts, and one that drains, carries no load and hides none.
+
+    One that begins anew, because its core was restarted, counts as silent: its share lies on the others meanwhile.
+    """
     up = down = 0.0
     fresh = silent = 0
     by_term: dict[Term, float] = {}
     for pod in pods:
         latest, earlier = _last_two(pod, policy)
-        if not pod.readings or now - pod.readings[0].at > FRESH_SECONDS:
+        if not _speaks(pod, now):
             if pod.expected:
                 silent += 1
                 down += policy.target
@@ -54,6 +57,14 @@ def pool_load(pods: Sequence[PodSample], policy: ScalePolicy, now: float) -> Poo
             by_term[latest.winner] = by_term.get(latest.winner, 0.0) + latest.value
     winner = max(by_term, key=lambda term: by_term[term], default=Term.KV)
     return PoolLoad(up, down, fresh, silent, winner)
+
+
+def _speaks(pod: PodSample, now: float) -> bool:
+    """Whether its last reading is fresh and says something about its load, were it none."""
+    reading = pod.readings[0] if pod.readings else None
+    if reading is None or now - reading.at > FRESH_SECONDS:
+        return False
+    return reading.warm or reading.state is EngineState.DRAINING
 
 
 def _last_two(pod: PodSample, policy: ScalePolicy) -> tuple[PodLoad | None, PodLoad | None]:

@@ -217,8 +217,8 @@ class ScaleLoop:
         return known
 
     def _outcome(self, known: _Pool, decision: Decision) -> ScalingReport:
-        if decision.desired is None:
-            return self._said(known, Reason.NO_LOAD_DATA, decision.formula, active=False)
+        if decision.blind:
+            return self._said(known, Reason.NO_LOAD_DATA, decision.formula, active=False, desired=decision.desired)
         reason = Reason.SCALING_ON_LOAD if decision.window_whole else Reason.OBSERVING_LOAD
         return self._said(known, reason, decision.formula, active=True, desired=decision.desired)
 

@@ -33,7 +33,6 @@ def parse_load(body: bytes, at: float) -> LoadReading:
     return LoadReading(
         at=at,
         state=state,
-        step=_count(answer, "step"),
         kv_blocks_used=_count(answer, "kv_blocks_used"),
         kv_blocks_total=_count(answer, "kv_blocks_total"),
         running=_count(answer, "running"),
@@ -41,7 +40,6 @@ def parse_load(body: bytes, at: float) -> LoadReading:
         refused_total=_count(answer, "refused_total"),
         waiting_prompt_tokens=_count(answer, "waiting_prompt_tokens"),
         prefill_tokens_per_second=_number(answer, "prefill_tokens_per_second"),
-        ttft_p90_seconds=_number(answer, "ttft_p90_seconds"),
         warm_since=warm_since if isinstance(warm_since, str) else None,
     )
 

@@ -73,7 +73,6 @@ def _reading(now: float, gauges: Gauges) -> LoadReading:
     return LoadReading(
         at=now,
         state=EngineState.READY,
-        step=int(now * 10),
         kv_blocks_used=round(gauges.kv * 10_000),
         kv_blocks_total=10_000,
         running=0,
@@ -81,6 +80,5 @@ def _reading(now: float, gauges: Gauges) -> LoadReading:
         refused_total=gauges.refused_total,
         waiting_prompt_tokens=gauges.waiting_prompt_tokens,
         prefill_tokens_per_second=gauges.prefill_tokens_per_second,
-        ttft_p90_seconds=None,
         warm_since="2026-01-01T00:00:00Z",
     )

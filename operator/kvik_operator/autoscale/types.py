@@ -29,7 +29,6 @@ class LoadReading:
 
     at: float
     state: EngineState
-    step: int
     kv_blocks_used: int
     kv_blocks_total: int
     running: int
@@ -37,7 +36,6 @@ class LoadReading:
     refused_total: int
     waiting_prompt_tokens: int
     prefill_tokens_per_second: float | None
-    ttft_p90_seconds: float | None
     warm_since: str | None
 
     @property
@@ -113,7 +111,7 @@ class PoolLoad:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`desired` None: hold, because there is no data. `formula` says in words how it came about."""
+    """What to do about one pool now. `desired` None: hold. `formula` says in words how it came about."""
 
     current: int
     desired: int | None
@@ -122,3 +120,5 @@ class Decision:
     formula: str
     window_whole: bool
     """Whether a whole stabilisation window has been seen, without which nothing scales down."""
+    blind: bool = False
+    """There was no data: only the bounds may have moved `desired`."""

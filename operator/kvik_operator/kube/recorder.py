@@ -5,6 +5,7 @@ core/v1 Events: `kubectl describe` shows them, and they are patched in place wit
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import OrderedDict, deque
@@ -109,7 +110,8 @@ class Recorder:
 
     def emit(self, event: PlannedEvent) -> None:
         self._waiting.append(event)
-        self._wake()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._wake()
 
     async def run(self, transport: Transport) -> None:
         loop, pending = asyncio.get_running_loop(), asyncio.Event()

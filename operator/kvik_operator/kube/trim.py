@@ -31,7 +31,6 @@ def trim(kind: str, obj: Object) -> Object:
         "metadata": _metadata(obj.get("metadata") or {}),
     }
     if kind == "Pod":
-        trimmed["spec"] = _pod_spec(obj.get("spec") or {})
         trimmed["status"] = _pod_status(obj.get("status") or {})
         return trimmed
     for field in ("spec", "status", "automountServiceAccountToken"):
@@ -48,23 +47,6 @@ def _metadata(metadata: Object) -> Object:
     return kept
 
 
-def _pod_spec(spec: Object) -> Object:
-    kept = {field: spec[field] for field in ("nodeName", "schedulingGates") if field in spec}
-    for group in ("initContainers", "containers"):
-        if group in spec:
-            kept[group] = [{"name": item.get("name"), "image": item.get("image")} for item in spec[group]]
-    return kept
-
-
 def _pod_status(status: Object) -> Object:
-    fields = (
-        "phase",
-        "reason",
-        "message",
-        "podIP",
-        "startTime",
-        "conditions",
-        "initContainerStatuses",
-        "containerStatuses",
-    )
+    fields = ("phase", "podIP", "conditions", "initContainerStatuses", "containerStatuses")
     return {field: status[field] for field in fields if field in status}

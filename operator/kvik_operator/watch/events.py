@@ -12,6 +12,7 @@ Found in kopf 1.45.2, and why each setting is here:
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -89,10 +90,12 @@ async def watch_until_stopped(
     registry: kopf.OperatorRegistry,
     namespaces: Collection[str],
     *,
-    on_signal: Callable[[], None],
+    stopping: threading.Event,
     background: Callable[[], Any],
 ) -> None:
-    """Run kopf in this loop, alone, until SIGTERM or SIGINT; raises what ended it otherwise. No namespaces: all.
+    """Run kopf in this loop, alone, until SIGTERM or SIGINT, which set `stopping`; raises what ended it otherwise.
+
+    No namespaces: all.
 
     `background` makes a coroutine that lives beside kopf's tasks and that kopf does not cancel.
     """
@@ -105,12 +108,14 @@ async def watch_until_stopped(
     ours = asyncio.all_tasks()
 
     def stop_all() -> None:
-        on_signal()
+        stopping.set()
         stop.set()
 
     tasks = await kopf.spawn_tasks(registry=registry, settings=settings, stop_flag=stop, standalone=True, **where)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all)
+    if stopping.is_set():  # a signal that came before these handlers
+        stop.set()
     try:
         await kopf.run_tasks(tasks, ignored=ours)
     finally:

@@ -1,7 +1,7 @@
 """Whether the operator still does its work: the answer behind `/live`. `problems` is pure, `Heartbeat` collects.
 
 kopf's own health endpoint stays green while the operator is locked up (dask-kubernetes #620). What counts here: each
-event loop turns over, no pool waits for ever, the watches hear, and kopf runs while the API server answers.
+event loop turns over, work gets done, the watches hear, and kopf runs while the API server answers.
 An API server that is away, or an RBAC rule that is missing, is no reason to be restarted.
 """
 
@@ -17,7 +17,7 @@ class Limits:
     """Seconds. They add up with the probe's period and failure threshold."""
 
     loop_lag: float = 30.0
-    queue_age: float = 120.0
+    stuck: float = 120.0
     feed_down: float = 120.0
     api_answered: float = 150.0
     """A LIST that succeeded this recently shows that the API server answers us."""
@@ -29,7 +29,8 @@ class Vitals:
 
     beats: Mapping[str, float]
     """Event loop to its last beat."""
-    queue_age: float
+    stuck_for: float
+    """Without progress although there is work."""
     deaf_since: float | None
     feed_down_since: float | None
     listed_at: float | None
@@ -42,8 +43,8 @@ def problems(vitals: Vitals, limits: Limits, now: float) -> tuple[str, ...]:
         for name, at in sorted(vitals.beats.items())
         if now - at > limits.loop_lag
     ]
-    if vitals.queue_age > limits.queue_age:
-        found.append(f"a pool has waited for {vitals.queue_age:.0f} s")
+    if vitals.stuck_for > limits.stuck:
+        found.append(f"there is work, and none was finished for {vitals.stuck_for:.0f} s")
     if vitals.deaf_since is not None:
         found.append("a watch is deaf: the API server has newer objects than it brought")
     answers = vitals.listed_at is not None and now - vitals.listed_at <= limits.api_answered
@@ -59,13 +60,13 @@ class Heartbeat:
         self,
         *,
         limits: Limits,
-        queue_age: Callable[[], float],
+        stuck_for: Callable[[], float],
         deaf_since: Callable[[], float | None],
         listed_at: Callable[[], float | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
-        self._queue_age = queue_age
+        self._stuck_for = stuck_for
         self._deaf_since = deaf_since
         self._listed_at = listed_at
         self._clock = clock
@@ -99,5 +100,5 @@ class Heartbeat:
     def problems(self) -> tuple[str, ...]:
         with self._lock:
             beats = dict(self._beats)
-        vitals = Vitals(beats, self._queue_age(), self._deaf_since(), self._feed_down_since, self._listed_at())
+        vitals = Vitals(beats, self._stuck_for(), self._deaf_since(), self._feed_down_since, self._listed_at())
         return problems(vitals, self._limits, self._clock())

@@ -40,6 +40,8 @@ class KeyQueue:
     """Handed out and not given back; the value is when it was taken."""
     _again: set[PoolKey] = field(default_factory=set)
     _failures: dict[PoolKey, int] = field(default_factory=dict)
+    _last_end: float = float("-inf")
+    """When work on any key last ended."""
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def add(self, key: PoolKey, now: float) -> None:
@@ -83,13 +85,6 @@ class KeyQueue:
         self._release(key, now, delay)
         return delay
 
-    def failures(self, key: PoolKey) -> int:
-        return self._failures.get(key, 0)
-
-    def forget(self, key: PoolKey) -> None:
-        """The pool is gone: keep no memory of its failures."""
-        self._failures.pop(key, None)
-
     def next_due(self, now: float) -> float | None:
         """Seconds until something is ready: 0 now, None never."""
         self._promote(now)
@@ -103,12 +98,23 @@ class KeyQueue:
         since = [*itertools.islice(self._ready.values(), 1), *self._busy.values()]
         return max((now - at for at in since), default=0.0)
 
+    def stuck_for(self, now: float) -> float:
+        """Seconds that one piece of work has run, or that nothing has ended although keys wait; 0 when idle or busy.
+
+        A long queue that is being worked off is no sign of trouble.
+        """
+        self._promote(now)
+        since = [*self._busy.values()]
+        since += [max(at, self._last_end) for at in itertools.islice(self._ready.values(), 1)]
+        return max((now - at for at in since), default=0.0)
+
     def depth(self) -> int:
         """Keys that wait to be taken now."""
         return len(self._ready)
 
     def _release(self, key: PoolKey, now: float, after: float | None) -> None:
         del self._busy[key]
+        self._last_end = now
         if key in self._again:
             self._again.remove(key)
             self.add(key, now)

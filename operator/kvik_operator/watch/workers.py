@@ -63,6 +63,11 @@ class Workers:
         with self._lock:
             return self._queue.oldest_age(self._clock()) if self._open else 0.0
 
+    def stuck_for(self) -> float:
+        """Seconds without any progress although there is work; 0 as long as there is none for this process."""
+        with self._lock:
+            return self._queue.stuck_for(self._clock()) if self._open else 0.0
+
     def depth(self) -> int:
         with self._lock:
             return self._queue.depth()

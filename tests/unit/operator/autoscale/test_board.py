@@ -11,7 +11,7 @@ from kvik_operator.reconcile.types import EngineInfo, ScalingReport
 
 KEY = PoolKey("demo", "chat")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-READING = LoadReading(0.0, EngineState.READY, 1, 0, 10, 3, 2, 0, 0, None, None, "2026-01-01T00:00:00Z")
+READING = LoadReading(0.0, EngineState.READY, 0, 10, 3, 2, 0, 0, None, "2026-01-01T00:00:00Z")
 
 
 def pod(uid: str, *, ready: bool = False, deleting: bool = False) -> dict[str, Any]:
@@ -42,6 +42,14 @@ def test_a_pod_is_expected_to_answer_once_it_was_warm_or_is_ready() -> None:
 def test_pods_that_are_being_deleted_are_no_samples() -> None:
     """knative #807: terminating pods counted as capacity."""
     assert board().samples([pod("u", deleting=True)]) == []
+
+
+def test_an_evicted_pod_does_not_block_scaling_down() -> None:
+    """It stays listed as Failed, without a deletionTimestamp, and never says anything again."""
+    b = board()
+    b.record({"evicted": READING})
+    evicted = pod("evicted") | {"status": {"phase": "Failed"}}
+    assert [sample.uid for sample in b.samples([evicted, pod("alive")])] == ["alive"]
 
 
 def test_work_is_known_only_from_a_fresh_reading() -> None:

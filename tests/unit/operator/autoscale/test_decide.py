@@ -67,7 +67,7 @@ def test_without_any_data_the_pool_holds() -> None:
     """keda #3065, KubeAI #383: missing is not zero."""
     decision = decide(load(0.0, 2.25, fresh=0, silent=3), 3, POLICY, PoolMemory(), 0.0)
     assert decision.desired is None
-    assert decision.formula == "no load data: 3 of its pods do not answer; holds at 3"
+    assert decision.formula == "no load data: 3 of its pods say nothing; holds at 3"
 
 
 def test_a_pool_outside_its_bounds_is_brought_inside_even_without_data() -> None:

@@ -13,7 +13,6 @@ POLICY = ScalePolicy(1, 8, target=0.75, kv_full=0.8, queue_full=5, ttft_full=2.0
 IDLE = LoadReading(
     at=100.0,
     state=EngineState.READY,
-    step=1,
     kv_blocks_used=0,
     kv_blocks_total=1000,
     running=0,
@@ -21,7 +20,6 @@ IDLE = LoadReading(
     refused_total=0,
     waiting_prompt_tokens=0,
     prefill_tokens_per_second=1000.0,
-    ttft_p90_seconds=None,
     warm_since="2026-01-01T00:00:00Z",
 )
 
@@ -52,10 +50,6 @@ def test_the_predicted_ttft_leads_by_the_prompts_that_wait() -> None:
     load = pod_load(replace(IDLE, waiting=1, waiting_prompt_tokens=8000), None, POLICY)
     assert load.value == pytest.approx(4.0)
     assert load.winner is Term.TTFT
-
-
-def test_the_measured_ttft_is_no_term() -> None:
-    assert pod_load(replace(IDLE, ttft_p90_seconds=60.0), None, POLICY).value == 0.0
 
 
 def test_without_a_measured_rate_there_is_no_prediction_and_the_other_terms_decide() -> None:
@@ -119,8 +113,17 @@ def test_a_pod_that_starts_or_drains_carries_no_load() -> None:
     """dynamo #12430: samples of a cold start poison the decision."""
     starting = replace(IDLE, state=EngineState.STARTING, waiting=50, warm_since=None)
     draining = replace(IDLE, state=EngineState.DRAINING, kv_blocks_used=900)
-    load = pool_load([steady(starting), steady(draining)], POLICY, now=100.0)
+    new = pod(starting, replace(starting, at=95.0), expected=False)
+    load = pool_load([new, steady(draining)], POLICY, now=100.0)
     assert (load.up, load.down, load.fresh, load.silent) == (0.0, 0.0, 0, 0)
+
+
+def test_a_pod_whose_core_begins_anew_keeps_its_place_meanwhile() -> None:
+    """Its share lies on the others, or is gone for the moment: no reason to take a pod away."""
+    restarting = replace(IDLE, state=EngineState.STARTING, warm_since=None)
+    load = pool_load([steady(IDLE), steady(restarting)], POLICY, now=100.0)
+    assert (load.fresh, load.silent) == (1, 1)
+    assert load.down == pytest.approx(POLICY.target)
 
 
 def test_the_winner_is_the_term_that_carries_most_of_the_pools_load() -> None:
@@ -133,7 +136,6 @@ readings = st.builds(
     LoadReading,
     at=st.floats(0, 200),
     state=st.sampled_from(EngineState),
-    step=counts,
     kv_blocks_used=counts,
     kv_blocks_total=counts,
     running=counts,
@@ -141,7 +143,6 @@ readings = st.builds(
     refused_total=counts,
     waiting_prompt_tokens=counts,
     prefill_tokens_per_second=st.none() | st.floats(0, 1e9),
-    ttft_p90_seconds=st.none() | st.floats(0, 1e9),
     warm_since=st.none() | st.just("2026-01-01T00:00:00Z"),
 )
 

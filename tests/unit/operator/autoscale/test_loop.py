@@ -16,7 +16,7 @@ from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
 KEY = PoolKey("demo", "chat")
-IDLE = LoadReading(0.0, EngineState.READY, 1, 0, 1000, 0, 0, 0, 0, 1000.0, None, "2026-01-01T00:00:00Z")
+IDLE = LoadReading(0.0, EngineState.READY, 0, 1000, 0, 0, 0, 0, 1000.0, "2026-01-01T00:00:00Z")
 
 
 def pool_object(replicas: int = 1, uid: str = "pool-1", **scaling: Any) -> dict[str, Any]:
@@ -185,7 +185,14 @@ async def test_no_data_holds_and_says_so() -> None:
     await world.rounds(20)
     assert world.written == []
     assert (world.report.active, world.report.reason) == (False, Reason.NO_LOAD_DATA)
-    assert "3 of its pods do not answer" in world.report.message
+    assert "3 of its pods say nothing" in world.report.message
+
+
+async def test_bounds_hold_without_data_but_nobody_calls_that_scaling_on_load() -> None:
+    world = World(maxReplicas=4, minReplicas=2)
+    await world.rounds(1)
+    assert world.written == [2]
+    assert (world.report.active, world.report.reason, world.report.desired) == (False, Reason.NO_LOAD_DATA, 2)
 
 
 async def test_two_writers_do_not_fight() -> None:

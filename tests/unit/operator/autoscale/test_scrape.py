@@ -99,7 +99,8 @@ async def test_a_silent_pod_costs_its_time_limit_and_no_more(serve: Serve, monke
     assert list(readings) == ["pod-2"]
 
 
-async def test_at_most_sixty_four_are_asked_at_once(serve: Serve) -> None:
+async def test_at_most_sixty_four_are_asked_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 60.0)  # a busy machine is not what is tested
     now, most = 0, 0
 
     async def counting(_: web.Request) -> web.StreamResponse:

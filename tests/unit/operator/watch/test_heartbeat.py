@@ -10,12 +10,12 @@ LIMITS = Limits()
 def vitals(
     *,
     beats: dict[str, float] | None = None,
-    queue_age: float = 0.0,
+    stuck_for: float = 0.0,
     deaf_since: float | None = None,
     feed_down_since: float | None = None,
     listed_at: float | None = 1000.0,
 ) -> Vitals:
-    return Vitals({"reconcile": 1000.0} if beats is None else beats, queue_age, deaf_since, feed_down_since, listed_at)
+    return Vitals({"reconcile": 1000.0} if beats is None else beats, stuck_for, deaf_since, feed_down_since, listed_at)
 
 
 def test_an_operator_that_does_its_work_is_alive() -> None:
@@ -30,7 +30,7 @@ def test_a_handler_that_blocks_its_loop_fails_the_probe() -> None:
 
 
 def test_a_pool_that_nobody_comes_to_fails_the_probe() -> None:
-    assert problems(vitals(queue_age=121.0), LIMITS, 1000.0) == ("a pool has waited for 121 s",)
+    assert problems(vitals(stuck_for=121.0), LIMITS, 1000.0) == ("there is work, and none was finished for 121 s",)
 
 
 def test_a_deaf_watch_fails_the_probe() -> None:
@@ -53,7 +53,7 @@ async def test_a_loop_that_ended_on_purpose_does_not_lag() -> None:
     now = 0.0
     heartbeat = Heartbeat(
         limits=LIMITS,
-        queue_age=lambda: 0.0,
+        stuck_for=lambda: 0.0,
         deaf_since=lambda: None,
         listed_at=lambda: None,
         clock=lambda: now,
@@ -68,7 +68,7 @@ async def test_a_loop_that_ended_on_purpose_does_not_lag() -> None:
 
 
 def test_readiness_means_that_something_is_watched() -> None:
-    heartbeat = Heartbeat(limits=LIMITS, queue_age=lambda: 0.0, deaf_since=lambda: None, listed_at=lambda: None)
+    heartbeat = Heartbeat(limits=LIMITS, stuck_for=lambda: 0.0, deaf_since=lambda: None, listed_at=lambda: None)
     assert heartbeat.not_ready() == ("nothing is watched yet",)
     heartbeat.feed_started()
     assert heartbeat.not_ready() == ()

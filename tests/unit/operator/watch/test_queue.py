@@ -75,7 +75,9 @@ def test_failures_back_off_exponentially_up_to_the_cap_and_success_forgets_them(
     assert all(30.0 <= delay <= 60.0 for delay in delays[6:])
     assert q.take(now) == A
     q.done(A, now)
-    assert q.failures(A) == 0
+    q.add(A, now)
+    q.take(now)
+    assert q.failed(A, now) <= 1.0
 
 
 def test_a_noisy_pool_that_fails_waits_for_its_back_off_too() -> None:
@@ -103,6 +105,26 @@ def test_the_age_covers_what_waits_and_what_is_worked_on() -> None:
     q.take(5.0)
     assert q.oldest_age(6.0) == 4.0
     assert q.oldest_age(100.0) == 98.0
+
+
+def test_a_long_queue_that_is_worked_off_is_not_stuck() -> None:
+    q = queue()
+    assert q.stuck_for(5.0) == 0.0
+    for n in range(300):
+        q.add(PoolKey("demo", f"p{n}"), 0.0)
+    for now in range(1, 200):
+        key = q.take(float(now))
+        assert key is not None
+        q.done(key, now + 0.5)
+        assert q.stuck_for(now + 1.0) <= 1.0
+
+
+def test_work_that_never_ends_and_keys_that_nobody_takes_are() -> None:
+    q = queue()
+    q.add(A, 0.0)
+    assert q.stuck_for(50.0) == 50.0
+    q.take(50.0)
+    assert q.stuck_for(170.0) == 120.0
 
 
 @given(st.integers(1, 200), st.integers(0, 2**32))
