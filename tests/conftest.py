@@ -1,8 +1,13 @@
-"""What every test tier shares: shards of a run."""
+"""What every test tier shares: shards of a run, and how hypothesis draws."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.shards import in_shard
+
+# The same examples on every machine, however slow it is: a run that turns red was turned red by a change.
+settings.register_profile("kvik", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvik")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
