@@ -9,6 +9,7 @@ the operator's service account by impersonation, so that the chart's RBAC rules 
 
 import asyncio
 import base64
+import contextlib
 import json
 import ssl
 import tempfile
@@ -150,12 +151,18 @@ class FaultProxy:
         self._port = self._runner.addresses[0][1]
 
     async def _stop(self) -> None:
-        for watch in list(self._watches):
-            watch.cancel()
+        # Requests may be under way to a server that does not answer: nothing of them may outlive the loop.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
+            assert isinstance(self._session.connector, aiohttp.TCPConnector)
+            await self._session.connector.close(abort_ssl=True)  # else TLS connections outlive the loop
             await self._session.close()
+            await asyncio.sleep(0.1)
 
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = self._note(incoming)
@@ -170,7 +177,7 @@ class FaultProxy:
             # As the operator would see it without us: the connection breaks.
             if incoming.transport is not None:
                 incoming.transport.abort()
-            raise
+            return web.Response(status=502)
 
     def _note(self, incoming: web.Request) -> Request:
         number = None
@@ -208,11 +215,13 @@ class FaultProxy:
         self._watches.add(task)
         try:
             buffer = b""
-            async for chunk in upstream.content.iter_any():
-                *lines, buffer = (buffer + chunk).split(b"\n")
-                for line in lines:
-                    if line and self._passes(line):
-                        await response.write(line + b"\n")
+            # The operator may be gone, on purpose or not.
+            with contextlib.suppress(ConnectionError):
+                async for chunk in upstream.content.iter_any():
+                    *lines, buffer = (buffer + chunk).split(b"\n")
+                    for line in lines:
+                        if line and self._passes(line):
+                            await response.write(line + b"\n")
         finally:
             self._watches.discard(task)
         return response

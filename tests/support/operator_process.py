@@ -24,7 +24,7 @@ class OperatorProcess:
             self._port = free.getsockname()[1]
         self._log = log
         self._command = [
-            *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "kvik_operator"),
+            *("setpriv", "--pdeathsig", "KILL", sys.executable, "-X", "faulthandler", "-m", "kvik_operator"),
             f"--engine-image-gpu={ENGINE_IMAGE}",
             f"--engine-image-cpu={ENGINE_IMAGE}-cpu",
             f"--lease-namespace={lease_namespace}",
@@ -85,8 +85,8 @@ class OperatorProcess:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=3)
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            with connection.getresponse() as answer:
+                return answer.status, answer.read().decode()
         except (OSError, http.client.HTTPException) as error:
             return 0, str(error)
         finally:

@@ -204,6 +204,7 @@ def rig(plane: RunningControlPlane, folder: Path) -> Iterator[Rig]:
     namespace = f"test-{uuid.uuid4().hex[:8]}"
     plane.run_kubectl("create", "namespace", namespace)
     with config.new_client_from_config(str(plane.kubeconfig)) as api, ExitStack() as stack:
+        stack.callback(api.rest_client.pool_manager.clear)  # the client leaves its connections to the collector
         kubelet = stack.enter_context(FakeKubelet(client.CoreV1Api(api)))
         running = Rig(plane, namespace, folder, api, kubelet, stack)
         running.clear_lease()

@@ -21,7 +21,7 @@ async def serve(host: str, port: int, *, live: Problems, ready: Problems, metric
     app.router.add_get("/live", _probe(live))
     app.router.add_get("/ready", _probe(ready))
     app.router.add_get("/metrics", metrics_page)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

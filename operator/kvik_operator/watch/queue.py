@@ -18,7 +18,7 @@ class Backoff:
     """Seconds: `first` x 2^n, at most `cap`; the wait is drawn from the upper half, so that pools spread out."""
 
     first: float = 0.5
-    cap: float = 60.0
+    cap: float = 30.0
 
     def delay(self, failures: int, rng: random.Random) -> float:
         full = min(self.cap, self.first * 2.0 ** min(failures - 1, 30))
@@ -84,6 +84,13 @@ class KeyQueue:
         self._again.discard(key)
         self._release(key, now, delay)
         return delay
+
+    def outdated(self, key: PoolKey, now: float) -> None:
+        """The work was done on old knowledge: look again when the watch brings news, or shortly.
+
+        No failure: after an outage the first look often comes before the watch, and must not wait out a back-off.
+        """
+        self._release(key, now, self.backoff.delay(1, self.rng))
 
     def next_due(self, now: float) -> float | None:
         """Seconds until something is ready: 0 now, None never."""

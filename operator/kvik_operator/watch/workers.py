@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from kvik_operator.errors import ClusterError, Unavailable
+from kvik_operator.errors import ClusterError, Conflict, Unavailable
 from kvik_operator.names import PoolKey
 from kvik_operator.reconcile.types import Requeue
 from kvik_operator.telemetry.logging import log_context
@@ -99,6 +99,11 @@ class Workers:
         with log_context(pool=str(key)):
             try:
                 requeue = await work(key)
+            except Conflict as error:
+                with self._lock:
+                    self._queue.outdated(key, self._clock())
+                self._meter.reconciled(self._clock() - started, "retry")
+                log.info("somebody was faster", extra={"error": str(error)})
             except Unavailable as error:
                 self._failed(key, started, "retry", error.delay, error)
             except ClusterError as error:

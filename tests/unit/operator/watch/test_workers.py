@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from kvik_operator.errors import Refused, Unavailable
+from kvik_operator.errors import Conflict, Refused, Unavailable
 from kvik_operator.names import PoolKey
 from kvik_operator.reconcile.types import Requeue
 from kvik_operator.watch.queue import Backoff
@@ -99,6 +99,28 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
         await rig.advance(1.0)
         assert seen == [A, A]
         assert rig.meter.outcomes == ["retry", "retry"]
+
+
+async def test_a_conflict_is_no_failure_and_news_that_came_meanwhile_are_looked_at_at_once() -> None:
+    """After an outage the back-off is long, and the first look often comes before the watch does."""
+    seen: list[PoolKey] = []
+    outcomes = [Unavailable("x", 503, "", "")] * 6 + [Conflict("x", 409, "Conflict", "modified")]
+
+    async def work(key: PoolKey) -> Requeue | None:
+        seen.append(key)
+        if outcomes:
+            raise outcomes.pop(0)
+        return None
+
+    async with Rig(work) as rig:
+        rig.workers.open([A])
+        await turn()
+        while len(outcomes) > 1:
+            await rig.advance(1.0)
+        await rig.advance(60.0)  # the conflict
+        looked = len(seen)
+        await rig.advance(1.0)
+        assert len(seen) == looked + 1
 
 
 async def test_a_bug_in_one_pool_does_not_stop_the_others() -> None:
