@@ -80,6 +80,7 @@ RANGES = [
     chat("an unknown slo_class", "slo_class", slo_class="platinum"),
     chat("a slo_class above the pool's", "slo_class", slo_class="interactive"),
     *(chat(f"priority={v}", "priority", priority=v) for v in (-101, 101)),
+    *(chat(f"{field} of 1000 digits", field, **{field: 10**1000}) for field in ("seed", "n", "max_tokens", "top_k")),
     chat("an empty cache_salt", "cache_salt", cache_salt=""),
     chat("stream is a word", "stream", stream="yes"),
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from http import HTTPStatus
+from typing import cast
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -40,8 +41,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._server.connections) >= limits.MAX_CONNECTIONS:
-            assert isinstance(transport, asyncio.Transport)
-            transport.abort()
+            cast(asyncio.Transport, transport).abort()  # uvloop's transports are no subclass of asyncio's
             return
         super().connection_made(transport)
         self._expect_head()

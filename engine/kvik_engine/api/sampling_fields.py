@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -107,8 +106,8 @@ def _within(field: str, value: _Number | None, low: _Number, high: _Number, *, a
     """`value` if low <= value <= high (low < value with `above`), None if absent."""
     if value is None:
         return None
-    inside = (low < value if above else low <= value) and value <= high
-    if not math.isfinite(value) or not inside:
+    inside = (low < value if above else low <= value) and value <= high  # false for NaN; exact for any length of int
+    if not inside:
         raise UserError(f"{field} must be {'above' if above else 'at least'} {low} and at most {high}.", param=field)
     return value
 

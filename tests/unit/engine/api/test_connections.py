@@ -13,6 +13,8 @@ from random import Random
 
 import aiohttp
 import pytest
+import uvloop
+from aiohttp import web
 
 from kvik_engine.api import answer, body, connection, limits, sse
 from kvik_engine.api.sse import EventStream
@@ -157,6 +159,26 @@ async def test_connections_beyond_the_cap_are_closed_at_once(
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(refused.read(), 5) == b""
     assert not any(reader.at_eof() for reader in readers)
+
+
+def test_the_cap_holds_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product's loop. An error in connection_made leaves a socket there that nothing ever closes."""
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 0)
+
+    async def connect() -> bytes:
+        bound = connection.bind("127.0.0.1", 0)
+        runner, server = await connection.listen(web.Application(), bound)
+        reader, writer = await asyncio.open_connection(*bound.getsockname())
+        try:
+            return await asyncio.wait_for(reader.read(), 5)
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            server.close()
+            await runner.cleanup()
+
+    assert uvloop.run(connect()) == b""
 
 
 async def test_a_client_gone_while_its_body_is_read_leaves_nothing(api: LiveApi, connect: Connect) -> None:
