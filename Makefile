@@ -22,7 +22,7 @@ demo-down: setup ## Remove the demo: pool, releases and namespaces (cluster-down
 	@$(PYTHON) -m scripts.demo down
 
 serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
-	@.venv/bin/kvik serve demo
+	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
 .PHONY: setup fmt lint bench
