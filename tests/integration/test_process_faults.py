@@ -154,7 +154,7 @@ def test_a_stopped_core_fails_liveness_and_comes_back(module_engine: LiveEngine)
 
 
 def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
-    """DESIGN section 7, with a running stream, a late request and a refused one."""
+    """docs/contract.md, section 6, with a running stream, a late request and a refused one."""
     with started(LiveEngine(tmp_path, demo_model(), {"drain-timeout": "120s"})) as engine:
         core, api = engine.child("core.main"), engine.child("api.main")
         with ThreadPoolExecutor(4) as pool:

@@ -1,6 +1,6 @@
 """What an SLO class means for an engine that was told no more. Pure.
 
-The table is DESIGN's; the operator has the same one, and passes its values explicitly.
+The operator has the same table (docs/pools.md shows it), and passes its values explicitly.
 """
 
 from __future__ import annotations

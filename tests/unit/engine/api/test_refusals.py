@@ -89,7 +89,7 @@ async def drained(api: LiveApi, *, linger: float, timeout: float) -> None:
 
 
 async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished(api: LiveApi) -> None:
-    """DESIGN section 7: ready all the time, `Connection: close`, then 503 with Retry-After."""
+    """docs/contract.md, section 6: ready all the time, `Connection: close`, then 503 with Retry-After."""
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
