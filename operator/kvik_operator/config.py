@@ -92,9 +92,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
             raise ConfigError(f"{variable}: {raw!r} is not a number") from error
         if choices and value not in choices:
             raise ConfigError(f"{variable}: {raw!r} is none of {', '.join(choices)}")
-        parser.add_argument(
-            f"--{name}", default=value, type=kind, choices=choices, help=f"{text} (default: %(default)s)"
-        )
+        shown = "" if value == "" else " (default: %(default)s)"
+        parser.add_argument(f"--{name}", default=value, type=kind, choices=choices, help=text + shown)
 
     flag("engine-image-gpu", "", "image of engine pods with resources.device GPU; required")
     flag("engine-image-cpu", "", "image of engine pods with resources.device CPU; required")
