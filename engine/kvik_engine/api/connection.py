@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import cast
 
@@ -110,8 +111,22 @@ async def listen(app: web.Application, server_socket: socket.socket) -> tuple[we
     await runner.setup()
     server = runner.server
     assert server is not None
+    server.request_handler = _refuse_expectations(server.request_handler)
     loop = asyncio.get_running_loop()
     return runner, await loop.create_server(lambda: Connection(server, loop=loop), sock=server_socket, backlog=1024)
+
+
+def _refuse_expectations(
+    handler: Callable[[BaseRequest], Awaitable[web.StreamResponse]],
+) -> Callable[[BaseRequest], Awaitable[web.StreamResponse]]:
+    """aiohttp refuses an unknown `Expect` before any middleware, as text, and fails on one that is no UTF-8."""
+
+    async def handle(request: BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Expect", "100-continue").lower() != "100-continue":
+            return error_response(PayloadError(HTTPStatus.EXPECTATION_FAILED, "Expect can only be 100-continue."))
+        return await handler(request)
+
+    return handle
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -121,6 +121,28 @@ async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
     assert (await api.complete()).status == 200
 
 
+@pytest.mark.parametrize("path", [b"/version", b"/nowhere"])
+@pytest.mark.parametrize("value", [b"luck", b"\xff"])
+async def test_an_unknown_expectation_is_refused_in_json(
+    api: LiveApi, connect: Connect, path: bytes, value: bytes
+) -> None:
+    """aiohttp does it before any middleware, as text, and fails on bytes that are no UTF-8."""
+    reader, writer = await connect()
+    writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: %s\r\n\r\n" % (path, value))
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert status(answer) == 417
+    assert error_of(answer)["type"] == "invalid_request_error"
+
+
+async def test_a_client_may_wait_for_100_continue(api: LiveApi, connect: Connect) -> None:
+    reader, writer = await connect()
+    head = HEAD % len(BODY)
+    writer.write(head.replace(b"\r\n\r\n", b"\r\nExpect: 100-Continue\r\n\r\n"))
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(BODY)
+    assert status(await asyncio.wait_for(reader.readuntil(b"[DONE]"), 5)) == 200
+
+
 async def test_a_body_that_never_comes_times_out(
     api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
