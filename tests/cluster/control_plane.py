@@ -186,6 +186,9 @@ class ControlPlane:
             with urllib.request.urlopen(self.url + path, timeout=5, context=trust) as response:
                 body: bytes = response.read()
                 return body
+        except urllib.error.HTTPError as refused:
+            refused.close()  # it is the open connection, too
+            return None
         except (urllib.error.URLError, OSError):
             return None
 
