@@ -1,4 +1,4 @@
-"""python3 -m tests.cluster up | down | env | load IMAGE ... | tools
+"""python3 -m tests.cluster up | down | env | load IMAGE ... | tools | programs
 
 Standard output holds only what a shell can evaluate; progress goes to standard error.
 """
@@ -20,6 +20,9 @@ def main() -> int:
         if arguments.command == "tools":
             _print_shell(KUBECTL=build.programs(build.CLIENTS).kubectl, HELM=build.programs(build.CLIENTS).helm)
             return 0
+        if arguments.command == "programs":
+            build.programs()
+            return 0
         with _one_at_a_time():
             _run(arguments)
     except (RuntimeError, TimeoutError, LookupError) as error:
@@ -37,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("env", help="like up, but prints KUBECONFIG, KUBECTL, HELM and IMAGE_PREFIX for a shell")
     commands.add_parser("down", help="stop it and remove all its traces")
     commands.add_parser("load", help="give it images that were built here").add_argument("image", nargs="+")
+    commands.add_parser("programs", help="build all of the local cluster's programs, and start none")
     commands.add_parser("tools", help="build kubectl and helm only, and print KUBECTL and HELM")
     return parser
 
