@@ -1,6 +1,6 @@
 """The demo: a cluster, the images, both charts, the smallest pool, and an answer from it. It may be repeated.
 
-python3 -m scripts.demo [down]
+python3 -m scripts.demo [up | prepare | down]
 """
 
 import argparse
@@ -174,6 +174,11 @@ def wait_until_ready(kubectl: Kubectl) -> None:
         time.sleep(1)
 
 
+def prepare() -> None:
+    """What takes minutes on a new machine: the cluster, and the images in it."""
+    ensure_images(cluster_of("env"))
+
+
 def up() -> None:
     started = time.monotonic()
     say("A cluster")
@@ -226,9 +231,9 @@ def down() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["up", "down"], default="up")
+    parser.add_argument("what", nargs="?", choices=["up", "prepare", "down"], default="up")
     try:
-        {"up": up, "down": down}[parser.parse_args().what]()
+        {"up": up, "prepare": prepare, "down": down}[parser.parse_args().what]()
     except (DemoError, RuntimeError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
