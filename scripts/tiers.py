@@ -76,6 +76,7 @@ def main() -> int:
     options = parser.parse_args()
 
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would starve the engines under test
     os.environ["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     results: list[tuple[str, int, float]] = []
     for tier in options.tiers:
