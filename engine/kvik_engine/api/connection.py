@@ -7,6 +7,7 @@ malformed request in plain text. Here: 10 s and 16 KiB for a head, a cap, 75 s i
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -41,7 +42,7 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if len(self._server.connections) >= limits.MAX_CONNECTIONS:
+        if len(self._server.connections) >= max_connections():
             cast(asyncio.Transport, transport).abort()  # uvloop's transports are no subclass of asyncio's
             return
         super().connection_made(transport)
@@ -101,6 +102,23 @@ class Connection(web.RequestHandler):
             head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
             self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         self.force_close()
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as full ports need, if it may; many containers start with 1,024."""
+    wanted = 2 * limits.MAX_CONNECTIONS + limits.RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+
+
+def max_connections() -> int:
+    """Of one port, such that a flood on the other leaves files to answer a probe with."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits.MAX_CONNECTIONS
+    return min(limits.MAX_CONNECTIONS, max(1, (files - limits.RESERVED_FILES) // 2))
 
 
 async def listen(app: web.Application, server_socket: socket.socket) -> tuple[web.AppRunner, asyncio.Server]:

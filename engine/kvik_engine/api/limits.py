@@ -11,6 +11,9 @@ BODY_SECONDS = 30.0
 IDLE_SECONDS = 75.0
 """A kept-alive connection without a request."""
 MAX_CONNECTIONS = 2048
+"""Of each port; fewer where the process may not open so many files."""
+RESERVED_FILES = 128
+"""What the process opens besides its clients' connections."""
 WRITE_SECONDS = 60.0
 """A client that takes nothing for so long is cut off and its request aborted."""
 KEEPALIVE_COMMENT_SECONDS = 15.0

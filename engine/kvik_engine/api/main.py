@@ -18,7 +18,7 @@ import uvloop
 
 from kvik_engine.api.admin_socket import serve_admin
 from kvik_engine.api.app import api_app, probe_app
-from kvik_engine.api.connection import bind, listen
+from kvik_engine.api.connection import bind, listen, raise_file_limit
 from kvik_engine.api.drain import LINGER_SECONDS, Drain
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.probe_server import ProbeServer
@@ -46,6 +46,7 @@ def main() -> int:
     configure_logging("api", queued=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     sys.setswitchinterval(_SWITCH_SECONDS)
+    raise_file_limit()
     config = EngineConfig.from_json(Path(sys.argv[1]).read_text())
     try:
         uvloop.run(ApiProcess(config).run())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
 
@@ -181,6 +182,30 @@ async def test_connections_beyond_the_cap_are_closed_at_once(
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(refused.read(), 5) == b""
     assert not any(reader.at_eof() for reader in readers)
+
+
+async def test_few_files_lower_the_cap_so_that_probes_still_find_some(
+    api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 1,024 files a flood of connections to the API once took those that /live needed."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits.RESERVED_FILES + 6, 1 << 20))
+    readers = [(await connect())[0] for _ in range(3)]
+    await asyncio.sleep(0.02)
+    refused, _ = await connect()
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(refused.read(), 5) == b""
+    assert not any(reader.at_eof() for reader in readers)
+
+
+@pytest.mark.parametrize(("soft", "hard", "raised"), [(1024, 1 << 20, 4224), (256, 2000, 2000), (8192, 8192, None)])
+def test_the_file_limit_is_raised_as_far_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: asked.append(pair))
+    connection.raise_file_limit()
+    assert asked == ([] if raised is None else [(raised, hard)])
 
 
 def test_the_cap_holds_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
