@@ -19,6 +19,7 @@ from aiohttp.web_request import BaseRequest
 from kvik_engine.api import limits
 from kvik_engine.api.error_body import PayloadError, error_response
 
+_TOO_LARGE = "The request's headers are too large."
 _CLEANUP_SECONDS = 1.0
 """For handlers that still run when the application is torn down; draining has waited for them before."""
 
@@ -62,7 +63,7 @@ class Connection(web.RequestHandler):
             self._heads = self._request_count
             self._head_came()
         elif self._head_timer is not None and self._head_bytes > limits.MAX_HEAD_BYTES:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The request's headers are too large.")
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_LARGE)
 
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -129,22 +130,32 @@ async def listen(app: web.Application, server_socket: socket.socket) -> tuple[we
     await runner.setup()
     server = runner.server
     assert server is not None
-    server.request_handler = _refuse_expectations(server.request_handler)
+    server.request_handler = _refuse_heads(server.request_handler)
     loop = asyncio.get_running_loop()
     return runner, await loop.create_server(lambda: Connection(server, loop=loop), sock=server_socket, backlog=1024)
 
 
-def _refuse_expectations(
+def _refuse_heads(
     handler: Callable[[BaseRequest], Awaitable[web.StreamResponse]],
 ) -> Callable[[BaseRequest], Awaitable[web.StreamResponse]]:
-    """aiohttp refuses an unknown `Expect` before any middleware, as text, and fails on one that is no UTF-8."""
+    """What no middleware sees in time: a large head that came whole in one read, and an unknown `Expect`, which aiohttp
+    refuses as text, and fails on where it is no UTF-8."""
 
     async def handle(request: BaseRequest) -> web.StreamResponse:
+        if _head_size(request) > limits.MAX_HEAD_BYTES:
+            response = error_response(PayloadError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_LARGE))
+            response.force_close()
+            return response
         if request.headers.get("Expect", "100-continue").lower() != "100-continue":
             return error_response(PayloadError(HTTPStatus.EXPECTATION_FAILED, "Expect can only be 100-continue."))
         return await handler(request)
 
     return handle
+
+
+def _head_size(request: BaseRequest) -> int:
+    """Bytes of the request's target and headers, as they came."""
+    return len(request.raw_path) + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.raw_headers)
 
 
 def bind(host: str, port: int) -> socket.socket:

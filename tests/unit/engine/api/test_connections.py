@@ -122,6 +122,16 @@ async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
     assert (await api.complete()).status == 200
 
 
+@pytest.mark.parametrize("path", [b"/v1/models", b"/version", b"/nowhere"])
+async def test_a_large_head_that_comes_in_one_piece_is_refused_too(api: LiveApi, connect: Connect, path: bytes) -> None:
+    reader, writer = await connect()
+    headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(20))
+    writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n" % (path, headers))
+    answer = await reader.read()
+    assert status(answer) == 431
+    assert error_of(answer)["type"]
+
+
 @pytest.mark.parametrize("path", [b"/version", b"/nowhere"])
 @pytest.mark.parametrize("value", [b"luck", b"\xff"])
 async def test_an_unknown_expectation_is_refused_in_json(
