@@ -15,7 +15,6 @@ import logging
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
@@ -45,7 +44,7 @@ from kvik_operator.watch.heartbeat import Heartbeat, Limits
 from kvik_operator.watch.leader import Elector
 from kvik_operator.watch.queue import Backoff
 from kvik_operator.watch.relist import Relister
-from kvik_operator.watch.threads import LoopThread
+from kvik_operator.watch.threads import LoopThread, run_loop
 from kvik_operator.watch.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -58,6 +57,7 @@ LEASE_REQUEST_SECONDS: Final = 5.0
 CRD_WAIT_SECONDS: Final = 2.0
 FEED_SETTLES_SECONDS: Final = 2.0
 JOIN_SECONDS: Final = 3.0
+TIDY_SECONDS: Final = 1.0
 EXIT_LOST: Final = 1
 EXIT_CRASHED: Final = 70
 
@@ -70,7 +70,7 @@ def run(config: OperatorConfig) -> int:
 class Operator:
     def __init__(self, config: OperatorConfig) -> None:
         self._config = config
-        self._stopping = threading.Event()
+        self._stopping = False
         self._metrics = OperatorMetrics(VERSION)
         self._store = Store()
         self._board = Board(time.monotonic)
@@ -109,32 +109,44 @@ class Operator:
         for thread in self._threads:
             thread.start()
         self._feed()
+        self._stop()
+        deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.stop()
-        for thread in self._threads:
-            thread.join(JOIN_SECONDS)
+            if not thread.join(max(0.0, deadline - time.monotonic())):
+                log.warning("a thread did not end in time", extra={"thread_name": thread.name})
         log.info("stopped")
         return 0
+
+    def _stop(self) -> None:
+        """Also called by signals, so without locks: the fence closes and the Lease is cleared while kopf still ends."""
+        self._stopping = True
+        for thread in self._threads:
+            thread.stop()
 
     # --- main thread ---
 
     def _feed(self) -> None:
         """Keep kopf running until the process is told to stop."""
         backoff, rng, failures = Backoff(first=1.0, cap=8.0), random.Random(), 0
-        while not self._stopping.is_set():
+        while not self._told_to_stop():
             started = time.monotonic()
             try:
-                asyncio.run(self._watch())
+                run_loop(self._watch, TIDY_SECONDS)
             except Exception as error:
                 log.error("the watches ended", extra={"error": f"{type(error).__name__}: {error}"})
             finally:
                 self._heartbeat.feed_stopped()
                 self._catch_signals()  # the closed loop took its handlers with it
-            if self._stopping.is_set():
+            if self._told_to_stop():
                 return
             self._metrics.watches_restarted()
             failures = 1 if time.monotonic() - started > backoff.cap else failures + 1
-            self._stopping.wait(backoff.delay(failures, rng))
+            again = time.monotonic() + backoff.delay(failures, rng)
+            while time.monotonic() < again and not self._told_to_stop():
+                time.sleep(0.1)
+
+    def _told_to_stop(self) -> bool:
+        return self._stopping
 
     async def _watch(self) -> None:
         config = self._config
@@ -147,7 +159,8 @@ class Operator:
             settings_for(WATCHED, config.watch_inactivity),
             registry_for(WATCHED, self._sink, self._workers.add),
             config.namespaces,
-            stopping=self._stopping,
+            on_signal=self._stop,
+            stopping=self._told_to_stop,
             background=self._beside_kopf,
         )
 
@@ -165,14 +178,14 @@ class Operator:
     async def _pause_for_crd(self) -> bool:
         """Whether to go on waiting; kopf's signal handling does not run yet."""
         for _ in range(10):
-            if self._stopping.is_set():
+            if self._stopping:
                 return False
             await asyncio.sleep(CRD_WAIT_SECONDS / 10)
         return True
 
     def _catch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
+            signal.signal(number, lambda *_: self._stop())
 
     # --- other threads ---
 

@@ -62,13 +62,17 @@ class OperatorProcess:
         return None if self._process is None else self._process.poll()
 
     def terminate(self, patience: float = 10.0) -> int:
-        """SIGTERM, as the kubelet does it; SIGKILL after `patience` seconds. Returns the exit status."""
+        """SIGTERM, as the kubelet does it. Returns the exit status.
+
+        Raises TimeoutError with the stacks of all threads if it does not end within `patience` seconds.
+        """
         self.process.terminate()
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise
+            self.process.send_signal(signal.SIGABRT)  # faulthandler writes into the log
+            self.process.wait(10)
+            raise TimeoutError(f"did not end within {patience:.0f} s\n{self.log_tail(150)}") from None
 
     def kill(self) -> None:
         self.process.kill()

@@ -7,12 +7,14 @@ Found in kopf 1.45.2, and why each setting is here:
   endless. It is iterated anew for each request, so it must be an iterable and not an iterator.
 - A watch without time limits can hang for ever: 300 s are the server's, 310 s the client's, 30 s to connect.
 - A bare plural is ambiguous beside another group's kind and is then silently not served: group, version and plural.
+- Once a watcher fails, or kopf is told to stop, kopf may never end: a watch that is cancelled together with its
+  pause-waiter takes the cancellation for a pause and goes on (clients/api.py, `stream`). So we wait for its end with
+  a limit, and leave its loop behind.
 - `spawn_tasks` installs signal handlers that only stop kopf; ours replace them, so that all of the process stops.
 """
 
 import asyncio
 import signal
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ import kopf
 from kvik_operator.kube.kinds import WatchedKind
 from kvik_operator.names import FIELD_MANAGER, PoolKey
 
+ENDING_SECONDS: Final = 4.0
 NOBODYS_FINALIZER: Final = "kvik.dev/never-used-as-a-finalizer"
 
 Sink = Callable[[str, bool, Mapping[str, Any]], Iterable[PoolKey]]
@@ -90,12 +93,11 @@ async def watch_until_stopped(
     registry: kopf.OperatorRegistry,
     namespaces: Collection[str],
     *,
-    stopping: threading.Event,
+    on_signal: Callable[[], None],
+    stopping: Callable[[], bool],
     background: Callable[[], Any],
 ) -> None:
-    """Run kopf in this loop, alone, until SIGTERM or SIGINT, which set `stopping`; raises what ended it otherwise.
-
-    No namespaces: all.
+    """Run kopf in this loop, alone, until SIGTERM or SIGINT; raises what ended it otherwise. No namespaces: all.
 
     `background` makes a coroutine that lives beside kopf's tasks and that kopf does not cancel.
     """
@@ -108,15 +110,21 @@ async def watch_until_stopped(
     ours = asyncio.all_tasks()
 
     def stop_all() -> None:
-        stopping.set()
+        on_signal()
         stop.set()
 
     tasks = await kopf.spawn_tasks(registry=registry, settings=settings, stop_flag=stop, standalone=True, **where)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all)
-    if stopping.is_set():  # a signal that came before these handlers
+    if stopping():  # a signal that came before these handlers
         stop.set()
+    running = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours))
     try:
-        await kopf.run_tasks(tasks, ignored=ours)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait({running}, timeout=ENDING_SECONDS)
+        if not ended and not stopping():
+            raise TimeoutError("kopf did not end after one of its tasks had")
+        if ended:
+            await running
     finally:
         beside.cancel()

@@ -91,8 +91,10 @@ class Workers:
                 wait = self._queue.next_due(self._clock()) if self._open else None
             if key is not None:
                 return key
+            # Not wait_for: until Python 3.12 it swallows a cancellation that comes together with the wake-up.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
 
     async def _work_on(self, key: PoolKey, work: Work, free: asyncio.Semaphore) -> None:
         started = self._clock()
