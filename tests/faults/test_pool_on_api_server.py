@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 POOLS = "inferencepools.kvik.dev"
 CHILDREN = "deployments,services,serviceaccounts,poddisruptionbudgets,networkpolicies"
 TOLD_WITHIN = 30
+COLLECTED_WITHIN = 90
+"""Kubernetes' own garbage collector looks for new kinds of owners every 30 s, and then has to read them."""
 """Seconds until a pool must say what is wrong with it."""
 EXAMPLES: dict[str, Any] = {
     path.stem: document
@@ -236,7 +238,7 @@ def test_deleting_a_pool_leaves_no_child_and_no_finalizer_waits(kube: Kubectl) -
     assert pool is not None
     assert "finalizers" not in pool["metadata"]
     kube.run("delete", POOLS, "chat", "--timeout=10s")
-    wait_for("no child", lambda: not kube.list(f"{CHILDREN},pods", "kvik.dev/pool=chat"), TOLD_WITHIN)
+    wait_for("no child", lambda: not kube.list(f"{CHILDREN},pods", "kvik.dev/pool=chat"), COLLECTED_WITHIN)
 
 
 def test_a_pool_made_again_under_the_same_name_comes_up(kube: Kubectl) -> None:
@@ -283,7 +285,7 @@ def test_a_namespaced_install_serves_its_namespace_and_uninstalling_leaves_nothi
             assert others.list(CHILDREN, "kvik.dev/pool=chat") == []
             ours.run("delete", POOLS, "chat")
         assert bugs(operator) == []
-        wait_for("no child", lambda: not ours.list(f"{CHILDREN},pods", "kvik.dev/pool=chat"), TOLD_WITHIN)
+        wait_for("no child", lambda: not ours.list(f"{CHILDREN},pods", "kvik.dev/pool=chat"), COLLECTED_WITHIN)
         for release in ("kvik", "kvik-crds"):
             helm(plane, "uninstall", release, "--wait")
         kinds = "deployments,services,leases,roles,rolebindings,networkpolicies,poddisruptionbudgets"
