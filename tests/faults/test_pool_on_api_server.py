@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 POOLS = "inferencepools.kvik.dev"
 CHILDREN = "deployments,services,serviceaccounts,poddisruptionbudgets,networkpolicies"
 TOLD_WITHIN = 30
+"""Seconds until a pool must say what is wrong with it."""
 COLLECTED_WITHIN = 90
 """Kubernetes' own garbage collector looks for new kinds of owners every 30 s, and then has to read them."""
-"""Seconds until a pool must say what is wrong with it."""
 EXAMPLES: dict[str, Any] = {
     path.stem: document
     for path in sorted((ROOT / "examples").glob("*.yaml"))
