@@ -168,23 +168,43 @@ def ready_replicas(kubectl: Kubectl) -> int | None:
     return (kubectl.get(POOL, NAME) or {})["status"].get("readyReplicas")
 
 
-KILL_CORE = """
-import os, signal
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    if b"kvik_engine.core.main" in open(f"/proc/{pid}/cmdline", "rb").read().split(b"\\0"):
-        os.kill(int(pid), signal.SIGKILL)
-        print(pid)
+REPLACE_CORE = """
+import os, pathlib, signal, time, urllib.error, urllib.request
+
+def core():
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if b"kvik_engine.core.main" in (folder / "cmdline").read_bytes().split(b"\\0"):
+                return int(folder.name)
+        except FileNotFoundError:
+            pass
+
+def wait_until_ready_answers(status):
+    deadline = time.monotonic() + 120
+    answer = None
+    while answer != status:
+        assert time.monotonic() < deadline, f"/ready still answers {answer}"
+        try:
+            answer = urllib.request.urlopen("http://127.0.0.1:8001/ready", timeout=5).status
+        except urllib.error.HTTPError as error:
+            answer = error.code
+        time.sleep(0.05)
+
+killed = core()
+os.kill(killed, signal.SIGKILL)
+wait_until_ready_answers(503)
+wait_until_ready_answers(200)
+assert core() not in (None, killed)
+print("replaced")
 """
 
 
 def test_a_killed_core_comes_back_without_a_container_restart(pools: Kubectl, images: Images) -> None:
     (pod,) = running_pods(pools)
-    killed = pools.run("exec", pod, "--container=engine", "--", "python3", "-c", KILL_CORE)
-    assert killed.strip().isdigit()
+    command = ["exec", pod, "--container=engine", "--", "python3", "-c", REPLACE_CORE]
+    assert pools.run(*command, timeout=300).strip() == "replaced", describe(pools)
 
-    wait_for("the pod to notice", lambda: not is_ready(pools, pod), 30, lambda: describe(pools))
-    wait_for("the pod to be ready again", lambda: is_ready(pools, pod), 120, lambda: describe(pools))
-
+    wait_for("the pod to be ready", lambda: is_ready(pools, pod), 30, lambda: describe(pools))
     (status,) = running_pods(pools)[pod]["status"]["containerStatuses"]
     assert status["restartCount"] == 0
     assert "Paris" in run_python(pools, images.engine, "chat-again", CHAT)
