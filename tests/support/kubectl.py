@@ -81,8 +81,15 @@ class PortForward(AbstractContextManager[str]):
         self._process.stdout.close()
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float, detail: Callable[[], str] = lambda: "") -> T:
-    """What `probe` returns once it is neither None nor False; asks twice a second.
+def wait_for(
+    what: str,
+    probe: Callable[[], T | None],
+    seconds: float,
+    detail: Callable[[], str] = lambda: "",
+    *,
+    every: float = 0.5,
+) -> T:
+    """What `probe` returns once it is neither None nor False; asks every `every` seconds.
 
     Raises:
         TimeoutError: with `what`, and `detail()` for whoever reads the log.
@@ -94,7 +101,7 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float, detail: C
             return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}\n{detail()}")
-        time.sleep(0.5)
+        time.sleep(every)
 
 
 def condition(thing: Object | None, kind: str) -> Mapping[str, str] | None:

@@ -16,6 +16,7 @@ from kubernetes.client.exceptions import ApiException
 from tests.support.control_plane import RunningControlPlane
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fault_proxy import FaultProxy
+from tests.support.kubectl import wait_for
 from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,14 +38,7 @@ T = TypeVar("T")
 
 def eventually(what: str, probe: Callable[[], T | None], seconds: float, detail: Callable[[], str] = lambda: "") -> T:
     """What `probe` returns once it is neither None nor False; asks ten times a second. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = probe()
-        if found is not None and found is not False:
-            return found
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}\n{detail()}")
-        time.sleep(0.1)
+    return wait_for(what, probe, seconds, detail, every=0.1)
 
 
 def holds(what: str, probe: Callable[[], bool], seconds: float) -> None:
