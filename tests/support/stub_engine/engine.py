@@ -152,6 +152,8 @@ class StubEngine:
                 "context": options.kv_blocks_total * options.block_tokens,
             },
             "dtype": "fp32",
+            "device": "cpu",
+            "attention": "cpu",
             "kv": {
                 "bytes_per_token": 1024,
                 "block_tokens": options.block_tokens,
