@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from images import catalog
 from scripts import demo
 from tests.support.kubectl import Kubectl
 
@@ -55,7 +56,7 @@ def system(cluster: demo.Cluster, images: Images) -> Kubectl:
 def release(cluster: demo.Cluster, system: Kubectl) -> Release:
     """Both charts, installed or upgraded to this tree. A demo's pool would only take the cores away."""
     system.run("delete", "namespace", demo.NAMESPACE, "--ignore-not-found", timeout=180)
-    demo.install(cluster, demo.ensure_images(cluster))
+    demo.install(cluster, catalog.product(cluster.image_prefix))
     return Release(cluster, system)
 
 
