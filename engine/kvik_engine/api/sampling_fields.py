@@ -13,7 +13,6 @@ from kvik_engine.params import SamplingParams
 SLO_CLASSES = ("interactive", "balanced", "batch")
 _GREEDY_BELOW = 1e-5
 _LOWEST_TEMPERATURE = 0.01
-_MAX_INT64 = 1 << 63
 _Number = TypeVar("_Number", int, float)
 
 
@@ -65,8 +64,8 @@ def resolve_sampling(
 ) -> Sampling:
     """Check and fill. `max_tokens` is (field name, value). Raises UserError."""
     field, wanted = max_tokens
-    _within(field, wanted, 1, _MAX_INT64)
-    min_tokens = _within("min_tokens", request.min_tokens, 0, wanted or _MAX_INT64) or 0
+    _within(field, wanted, 1)
+    min_tokens = _within("min_tokens", request.min_tokens, 0, wanted) or 0
     n = _within("n", request.n, 1, min(limits.MAX_N, model.max_choices)) or 1
     if request.best_of is not None and request.best_of != n:
         raise UserError("best_of other than n is not supported by this server.", param="best_of")
@@ -77,7 +76,7 @@ def resolve_sampling(
         seed=0,
         n=n,
         temperature=_temperature(request.temperature),
-        top_k=_top_k(request.top_k),
+        top_k=_top_k(request.top_k, model.vocab_size),
         top_p=_default(_within("top_p", request.top_p, 0.0, 1.0, above=True), 1.0),
         min_p=_default(_within("min_p", request.min_p, 0.0, 1.0), 0.0),
         presence_penalty=_default(_within("presence_penalty", request.presence_penalty, -2.0, 2.0), 0.0),
@@ -102,13 +101,17 @@ def resolve_sampling(
     )
 
 
-def _within(field: str, value: _Number | None, low: _Number, high: _Number, *, above: bool = False) -> _Number | None:
-    """`value` if low <= value <= high (low < value with `above`), None if absent."""
+def _within(
+    field: str, value: _Number | None, low: _Number, high: _Number | None = None, *, above: bool = False
+) -> _Number | None:
+    """`value` if low <= value <= high (low < value with `above`; no end without `high`), None if absent."""
     if value is None:
         return None
-    inside = (low < value if above else low <= value) and value <= high  # false for NaN; exact for any length of int
+    # False for NaN; exact for an int of any length.
+    inside = (low < value if above else low <= value) and (high is None or value <= high)
     if not inside:
-        raise UserError(f"{field} must be {'above' if above else 'at least'} {low} and at most {high}.", param=field)
+        end = "" if high is None else f" and at most {high}"
+        raise UserError(f"{field} must be {'above' if above else 'at least'} {low}{end}.", param=field)
     return value
 
 
@@ -121,18 +124,19 @@ def _temperature(value: float | None) -> float:
     return 0.0 if checked < _GREEDY_BELOW else max(checked, _LOWEST_TEMPERATURE)
 
 
-def _top_k(value: int | None) -> int | None:
-    """0 and -1 mean off, as in vLLM."""
-    if value is None or value in (0, -1):
-        return None
-    return _within("top_k", value, 1, _MAX_INT64)
+def _top_k(value: int | None, vocab_size: int) -> int | None:
+    """0 and -1 mean off, as in vLLM; so does a number that leaves no token out."""
+    if value is not None and value < -1:
+        raise UserError("top_k must be at least 1, or 0 or -1 for all tokens.", param="top_k")
+    return None if value is None or value < 1 or value >= vocab_size else value
 
 
 def _seed(value: int | None) -> int | None:
     """The client's seed as 64 unsigned bits."""
     if value is None:
         return None
-    _within("seed", value, -_MAX_INT64, _MAX_INT64 * 2 - 1)
+    if not -(1 << 63) <= value < 1 << 64:
+        raise UserError("seed must be a whole number of 64 bits.", param="seed")
     return value % (1 << 64)
 
 

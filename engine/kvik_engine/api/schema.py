@@ -139,6 +139,10 @@ def _nothing(value: Any) -> bool:
     return not value
 
 
+def _never(value: Any) -> bool:
+    return False
+
+
 def _text_format(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text"
 
@@ -153,11 +157,11 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "modalities": lambda v: v == ["text"] or not v,
     "suffix": lambda v: v == "",
     "echo": lambda v: v is False,
-    "prompt_logprobs": lambda v: False,
+    "prompt_logprobs": _never,
     "use_beam_search": lambda v: v is False,
     "structured_outputs": _nothing,
     "regex": _nothing,
-    "json_schema": _nothing,
+    "json_schema": _never,
     "ebnf": _nothing,
     "structural_tag": _nothing,
     "logits_processors": _nothing,
@@ -165,20 +169,20 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "length_penalty": lambda v: v == 1,
     "guided_choice": _nothing,
     "guided_grammar": _nothing,
-    "guided_json": _nothing,
+    "guided_json": _never,
     "guided_regex": _nothing,
     "allowed_token_ids": _nothing,
     "bad_words": _nothing,
-    "truncate_prompt_tokens": lambda v: False,
+    "truncate_prompt_tokens": _never,
     "skip_special_tokens": lambda v: v is True,
     "add_generation_prompt": lambda v: v is True,
     "continue_final_message": lambda v: v is False,
-    "chat_template": lambda v: False,
+    "chat_template": _never,
     "chat_template_kwargs": _nothing,
     "documents": _nothing,
-    "web_search_options": lambda v: False,
+    "web_search_options": _never,
 }
-"""Unsupported fields, and which of their values change nothing."""
+"""Unsupported fields, and which of their values change nothing. An empty JSON schema does: it asks for JSON."""
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`")
