@@ -217,6 +217,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.resources.requests.memory",
         "must not exceed limits.memory",
     ),
+    "disk_request_over_limit": (
+        {"resources": {"requests": {"ephemeral-storage": "2Gi"}, "limits": {"ephemeral-storage": "1Gi"}}},
+        "spec.resources.requests.ephemeral-storage",
+        "must not exceed limits.ephemeral-storage",
+    ),
     "cpu_request_over_limit": (
         {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}},
         "spec.resources.requests.cpu",
