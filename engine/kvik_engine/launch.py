@@ -24,8 +24,9 @@ from kvik_engine.supervision import Carry, Finish, Process, RestartCore, Supervi
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 10.0
-"""From asking the core to stop to killing it."""
+STOP_SECONDS = 7.0
+"""From asking the children to stop to killing them. A pod's grace period leaves 10 s behind the drain's timeout, of
+which the API's farewell to the streams it cuts may take 2."""
 _POLL_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 _WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}

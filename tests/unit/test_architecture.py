@@ -315,6 +315,15 @@ def test_every_package_carries_the_version_of_the_version_file() -> None:
     assert versions == dict.fromkeys(versions, want)
 
 
+def test_image_tags_in_pages_and_examples_are_of_the_version_file() -> None:
+    want = (ROOT / "VERSION").read_text().strip()
+    pages = [path for path in tracked() if path.suffix in (".md", ".yaml") and path.name != "CHANGELOG.md"]
+
+    tags = {tag for page in pages for tag in re.findall(r"(?:tag[:=] ?|engine:)(\d+\.\d+\.\d+)", page.read_text())}
+
+    assert tags == {want}
+
+
 def test_no_init_file_shadows_the_standard_librarys_operator_or_makes_tests_a_package() -> None:
     assert files_of("operator/__init__.py") + files_of("tests/**/__init__.py") == []
 
