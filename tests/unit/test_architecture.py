@@ -4,6 +4,7 @@ Each rule is a pure function over source text, tried here on a text that breaks 
 """
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
