@@ -25,19 +25,26 @@ class GroupKind(StrEnum):
     """How the layers of a KV group see the past."""
 
     FULL = "full"
+    WINDOW = "window"
+    """Only the last `KVGroup.window` tokens, a query's own included."""
+    LATENT = "latent"
+    """All of it, through one vector a token from which the keys and values of all heads are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
     """Layers that share one block table per branch.
 
-    `block_bytes` is what one block of this group takes on the device over all its layers (keys, values and scales).
+    `block_bytes` is what one block takes on the device over all its layers (keys, values and scales). It is the same in
+    all groups of a model, so a group with fewer layers than another has room in its blocks that is not used.
     """
 
     kind: GroupKind
     layers: tuple[int, ...]
     block_tokens: int
     block_bytes: int
+    window: int | None = None
+    """Tokens; set for GroupKind.WINDOW alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBatch, StepAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
-from kvik_engine.models.config import from_hf
+from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 from tests.support.demo_model import demo_model

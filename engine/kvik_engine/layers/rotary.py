@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling
+from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from kvik_engine.layers.tensors import TensorSource
 
 
@@ -30,8 +30,9 @@ class Rotary:
     """Frequencies of a model; angles are computed in fp32 for the step's positions only, so no table grows with the
     context."""
 
-    def __init__(self, inverse_frequencies: Tensor) -> None:
+    def __init__(self, inverse_frequencies: Tensor, magnitude: float = 1.0) -> None:
         self._inverse_frequencies = inverse_frequencies
+        self._magnitude = magnitude
 
     @classmethod
     def take(cls, tensors: TensorSource, head_dim: int, theta: float, scaling: RopeScaling | None) -> Rotary:
@@ -40,12 +41,15 @@ class Rotary:
             # GGUF files state Llama 3's stretching as one divisor a frequency.
             divisors = tensors.take("rope_freqs.weight", (head_dim // 2,))
             frequencies = frequencies / divisors.to("cpu", torch.float32)
-        return cls(frequencies.to(tensors.device))
+        magnitude = scaling.magnitude if isinstance(scaling, YarnScaling) else 1.0
+        return cls(frequencies.to(tensors.device), magnitude)
 
     def tables(self, positions: Tensor) -> RotaryTables:
         """positions: int64 [tokens]."""
         angles = positions.to(torch.float32)[:, None, None] * self._inverse_frequencies
-        return RotaryTables(angles.cos(), angles.sin())
+        if self._magnitude == 1.0:
+            return RotaryTables(angles.cos(), angles.sin())
+        return RotaryTables(angles.cos() * self._magnitude, angles.sin() * self._magnitude)
 
 
 def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
@@ -56,6 +60,8 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None)
         return frequencies / scaling.factor
     if isinstance(scaling, Llama3Scaling):
         return _llama3(frequencies, scaling)
+    if isinstance(scaling, YarnScaling):
+        return _yarn(frequencies, theta, scaling)
     return frequencies
 
 
@@ -67,3 +73,18 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     )
     blend = blend.clamp(0.0, 1.0)
     return (1 - blend) * frequencies / scaling.factor + blend * frequencies
+
+
+def _yarn(frequencies: Tensor, theta: float, scaling: YarnScaling) -> Tensor:
+    """Divided by the factor above the dimension that turns beta_slow times, kept below that of beta_fast."""
+    pairs = frequencies.shape[0]
+
+    def dimension(turns: float) -> float:
+        return pairs * math.log(scaling.original_context / (turns * 2 * math.pi)) / math.log(theta)
+
+    first, last = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.whole_dims:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    stretched = ((torch.arange(pairs, dtype=torch.float32) - first) / max(last - first, 1e-3)).clamp(0.0, 1.0)
+    return stretched * frequencies / scaling.factor + (1 - stretched) * frequencies

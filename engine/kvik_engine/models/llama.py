@@ -16,6 +16,7 @@ from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.parameters import count_parameters
 
 
 class DecoderLayer:
@@ -74,11 +75,4 @@ class Llama:
 
     @property
     def parameters(self) -> int:
-        c = self.config
-        attention = c.hidden_size * c.head_dim * 2 * (c.heads + c.kv_heads)
-        attention_bias = c.head_dim * (c.heads + 2 * c.kv_heads) + c.hidden_size if c.attention_bias else 0
-        mlp = 3 * c.hidden_size * c.intermediate_size
-        mlp_bias = 2 * c.intermediate_size + c.hidden_size if c.mlp_bias else 0
-        layer = attention + attention_bias + mlp + mlp_bias + 2 * c.hidden_size
-        embeddings = c.vocab_size * c.hidden_size * (1 if c.tie_embeddings else 2)
-        return c.layers * layer + embeddings + c.hidden_size
+        return count_parameters(self.config).total

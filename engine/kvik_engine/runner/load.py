@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +15,9 @@ from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, Step
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.config import EngineConfig
 from kvik_engine.layers.tensors import TensorSource
-from kvik_engine.models.config import ModelConfig, from_hf
+from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.kv_groups import kv_groups
+from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.devices import choose_backend, choose_device
@@ -24,7 +27,7 @@ from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
 from kvik_engine.sampling.sampler import sample
-from kvik_engine.step import GroupKind, KVGroup, ModelFacts
+from kvik_engine.step import ModelFacts
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,8 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
     tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device)
-    context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
+    context = served_context(model_config)
+    context = min(context, config.max_context_tokens or context)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
     return make_runner(
         model_config,
@@ -76,12 +80,12 @@ def make_runner(
     return_freed_memory()
     facts = ModelFacts(
         vocab_size=config.vocab_size,
-        context_length=config.context_length,
+        context_length=served_context(config),
         parameters=model.parameters,
         dtype=dtype,
         device=str(tensors.device),
         attention=backend.name,
-        groups=(kv_group(config, limits.block_tokens, DTYPES[dtype]),),
+        groups=kv_groups(replace(config, window=None), limits.block_tokens, DTYPES[dtype].itemsize),
         device_bytes_total=memory.total,
         device_bytes_used=memory.used,
         startup_seconds={"weights_loaded": loaded - started, "compiled": time.perf_counter() - loaded},
@@ -89,15 +93,9 @@ def make_runner(
     return ModelRunner(model, backend, limits, facts)
 
 
-def kv_group(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> KVGroup:
-    """The Llama family has one group: every layer sees all of the past."""
-    token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
-    return KVGroup(
-        kind=GroupKind.FULL,
-        layers=tuple(range(config.layers)),
-        block_tokens=block_tokens,
-        block_bytes=token_bytes * block_tokens,
-    )
+def served_context(config: ModelConfig) -> int:
+    """Within one window a sliding window hides nothing: serve that far and no further."""
+    return config.context_length if config.window is None else min(config.context_length, config.window.tokens)
 
 
 @torch.inference_mode()

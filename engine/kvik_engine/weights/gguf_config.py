@@ -59,6 +59,8 @@ def _refuse_unsupported(metadata: dict[str, Any], head_dim: int) -> None:
     """StartError (ModelUnsupported) for what changes the model's answers and is not computed here."""
     wrong = {
         "mixture of experts": metadata.get("llama.expert_count") not in (None, 0),
+        # Its parameters mean other things there than in config.json.
+        "the rope scaling yarn": metadata.get("llama.rope.scaling.type") == "yarn",
         "a sliding window": metadata.get("llama.attention.sliding_window") not in (None, 0),
         "rotary embedding of a part of each head": metadata.get("llama.rope.dimension_count", head_dim) != head_dim,
         "values of another width than keys": metadata.get("llama.attention.value_length", head_dim) != head_dim,

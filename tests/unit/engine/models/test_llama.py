@@ -15,8 +15,8 @@ from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, Step
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.reference import ReferenceBackend
-from kvik_engine.models.config import from_hf
 from kvik_engine.models.random_weights import RandomTensors
+from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 from tests.support.tiny_model import TINY

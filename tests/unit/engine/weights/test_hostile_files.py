@@ -18,7 +18,7 @@ import torch
 
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.tensors import TensorSource
-from kvik_engine.models.config import from_hf
+from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 from tests.support.model_files import (
@@ -194,7 +194,34 @@ CONFIGS: dict[str, tuple[bytes, StartReason, str]] = {
     "layers that are true": (json.dumps({**CONFIG, "num_hidden_layers": True}).encode(), INVALID, "num_hidden_layers"),
     "eps that is infinite": (b'{"rms_norm_eps": Infinity, ' + json.dumps(CONFIG).encode()[1:], INVALID, ""),
     "another activation": (json.dumps({**CONFIG, "hidden_act": "relu"}).encode(), UNSUPPORTED, "relu"),
-    "yarn": (json.dumps({**CONFIG, "rope_scaling": {"rope_type": "yarn"}}).encode(), UNSUPPORTED, "yarn"),
+    "longrope": (json.dumps({**CONFIG, "rope_scaling": {"rope_type": "longrope"}}).encode(), UNSUPPORTED, "longrope"),
+    "yarn without a factor": (json.dumps({**CONFIG, "rope_scaling": {"type": "yarn"}}).encode(), INVALID, "factor"),
+    "yarn over a flat rotation": (
+        json.dumps({**CONFIG, "rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 2}}).encode(),
+        INVALID,
+        "rope_theta",
+    ),
+    "yarn whose ends cross": (
+        json.dumps({**CONFIG, "rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1}}).encode(),
+        INVALID,
+        "beta_fast",
+    ),
+    "rotation of a part": (
+        json.dumps({**CONFIG, "rope_parameters": {"partial_rotary_factor": 0.5}}).encode(),
+        UNSUPPORTED,
+        "part of each head",
+    ),
+    "layer kinds for other layers": (
+        json.dumps({**CONFIG, "layer_types": ["full_attention"]}).encode(),
+        INVALID,
+        "layer_types",
+    ),
+    "a layer of another kind": (
+        json.dumps({**CONFIG, "layer_types": ["full_attention", "linear_attention"]}).encode(),
+        UNSUPPORTED,
+        "linear_attention",
+    ),
+    "a window of no token": (json.dumps({**CONFIG, "sliding_window": 0}).encode(), INVALID, "sliding_window"),
     "llama3 scaling without a span": (
         json.dumps(
             {
