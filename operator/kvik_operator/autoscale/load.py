@@ -13,6 +13,8 @@ from kvik_operator.autoscale.types import EngineState, LoadReading, PodLoad, Pod
 
 FRESH_SECONDS = 15.0
 """Three readings of 5 s; older data is no data."""
+MOST_FULL = 1000.0
+"""In full pods. No pool may have more pods, so nothing follows from a larger load; an engine can claim any."""
 
 
 def pod_load(reading: LoadReading, before: LoadReading | None, policy: ScalePolicy) -> PodLoad:
@@ -25,7 +27,7 @@ def pod_load(reading: LoadReading, before: LoadReading | None, policy: ScalePoli
         predicted = predicted_ttft(reading)
         if predicted is not None:
             terms[Term.TTFT] = predicted / policy.ttft_full
-    return PodLoad(terms)
+    return PodLoad({term: min(load, MOST_FULL) for term, load in terms.items()})
 
 
 def predicted_ttft(reading: LoadReading) -> float | None:

@@ -1,11 +1,10 @@
 """From an engine's JSON to readings. The engine is a program of another version: nothing it says is trusted. Pure.
 
-`GET /load` and `GET /info` are specified in docs/contract.md. A figure that is not a finite number >= 0 makes the whole
-answer worthless: half a reading would look like an idle pod.
+`GET /load` and `GET /info` are specified in docs/contract.md. A figure that is not a number from 0 to 2^53 makes the
+whole answer worthless: half a reading would look like an idle pod.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +14,10 @@ from kvik_operator.reconcile.types import EngineInfo
 
 SCHEMA: Final = 1
 MAX_BYTES: Final = 4096
+MAX_FIGURE: Final = 2**53
+"""Up to here floats are exact, and status takes it as an int64; no engine has more of anything."""
+MIN_RATE: Final = 1e-3
+"""Tokens a second; below it nothing was measured, and a division by it could leave the range of floats."""
 _PHASES: Final = ("model_fetched", "weights_loaded", "compiled", "warm")
 
 
@@ -39,7 +42,7 @@ def parse_load(body: bytes, at: float) -> LoadReading:
         waiting=_count(answer, "waiting"),
         refused_total=_count(answer, "refused_total"),
         waiting_prompt_tokens=_count(answer, "waiting_prompt_tokens"),
-        prefill_tokens_per_second=_number(answer, "prefill_tokens_per_second"),
+        prefill_tokens_per_second=_rate(answer, "prefill_tokens_per_second"),
         warm_since=warm_since if isinstance(warm_since, str) else None,
     )
 
@@ -88,12 +91,20 @@ def _optional_count(answer: Mapping[str, Any], name: str) -> int | None:
     return None if value is None else int(value)
 
 
+def _rate(answer: Mapping[str, Any], name: str) -> float | None:
+    value = _number(answer, name)
+    return value if value is not None and value >= MIN_RATE else None
+
+
 def _number(answer: Mapping[str, Any], name: str) -> float | None:
-    """NaN and Infinity pass Python's JSON parser; they must not pass us (dynamo #6985, ray #64725)."""
+    """NaN, Infinity and integers beyond any float pass Python's JSON parser; they must not pass us.
+
+    The comparison refuses all of them without a conversion that could overflow (dynamo #6985, ray #64725).
+    """
     value = answer.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_FIGURE:
         raise UnreadableAnswerError(f"{name}: {str(value)[:40]}")
     return float(value)
 

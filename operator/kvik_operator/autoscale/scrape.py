@@ -1,16 +1,24 @@
-"""Asks the engines: `GET /load` of every pod, 64 at once, 2 s each, and `GET /info` once per start of a core."""
+"""Asks the engines: `GET /load` of every pod, 64 at once, 2 s each, and `GET /info` once per start of a core.
+
+Whatever a pod answers, and whatever that does to us, is this pod's trouble and nobody else's.
+"""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 import aiohttp
 
 from kvik_operator.autoscale.parse import MAX_BYTES, UnreadableAnswerError, parse_info, parse_load
 from kvik_operator.autoscale.types import LoadReading
 from kvik_operator.reconcile.types import EngineInfo
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 AT_ONCE: Final = 64
 TIMEOUT_SECONDS: Final = 2.0
@@ -63,23 +71,25 @@ class Scraper:
 
     async def info(self, target: Target) -> EngineInfo | None:
         """None: not to be had now; ask again."""
-        body = await self._get(target, "/info")
-        try:
-            return parse_info(body) if body is not None else None
-        except UnreadableAnswerError:
-            self._meter.scraped("unreadable")
-            return None
+        return await self._ask(target, "/info", parse_info)
 
     async def _load(self, target: Target) -> LoadReading | None:
-        body = await self._get(target, "/load")
-        try:
-            reading = parse_load(body, self._clock()) if body is not None else None
-        except UnreadableAnswerError:
-            self._meter.scraped("unreadable")
-            return None
+        reading = await self._ask(target, "/load", lambda body: parse_load(body, self._clock()))
         if reading is not None:
             self._meter.scraped("ok")
         return reading
+
+    async def _ask(self, target: Target, path: str, parse: Callable[[bytes], T]) -> T | None:
+        """None: no answer, or one that cannot be read."""
+        try:
+            body = await self._get(target, path)
+            return parse(body) if body is not None else None
+        except UnreadableAnswerError:
+            self._meter.scraped("unreadable")
+        except Exception:
+            log.exception("an engine could not be asked: this is a bug", extra={"url": target.url(path)})
+            self._meter.scraped("unreadable")
+        return None
 
     async def _get(self, target: Target, path: str) -> bytes | None:
         assert self._session is not None, "use as an async context manager"

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvik_operator.autoscale.load import FRESH_SECONDS, pod_load, pool_load, predicted_ttft
+from kvik_operator.autoscale.load import FRESH_SECONDS, MOST_FULL, pod_load, pool_load, predicted_ttft
 from kvik_operator.autoscale.types import EngineState, LoadReading, PodSample, ScalePolicy, Term
 
 POLICY = ScalePolicy(1, 8, target=0.75, kv_full=0.8, queue_full=5, ttft_full=2.0, stabilization=300.0)
@@ -147,10 +147,14 @@ readings = st.builds(
 )
 
 
+ABSURD = replace(IDLE, at=195.0, waiting=2**53, waiting_prompt_tokens=2**53, prefill_tokens_per_second=5e-324)
+
+
+@example([PodSample("p", True, (ABSURD, ABSURD))])
 @given(
     st.lists(st.builds(PodSample, st.just("p"), st.booleans(), st.lists(readings, max_size=3).map(tuple)), max_size=8)
 )
 def test_whatever_engines_say_the_load_is_finite_and_up_is_never_above_down(pods: list[PodSample]) -> None:
     load = pool_load(pods, POLICY, now=200.0)
-    assert 0.0 <= load.up <= load.down < float("inf")
+    assert 0.0 <= load.up <= load.down <= MOST_FULL * len(pods)
     assert load.fresh + load.silent <= len(pods)

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvik_operator.autoscale.parse import MAX_BYTES, UnreadableAnswerError, parse_info, parse_load
+from kvik_operator.autoscale.parse import (
+    MAX_BYTES,
+    MAX_FIGURE,
+    MIN_RATE,
+    UnreadableAnswerError,
+    parse_info,
+    parse_load,
+)
 from kvik_operator.autoscale.types import EngineState
 
 LOAD: dict[str, Any] = {
@@ -60,9 +67,9 @@ def test_a_missing_figure_is_not_zero(name: str) -> None:
         parse_load(body({key: value for key, value in LOAD.items() if key != name}), 0.0)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "3", True, [1]])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "3", True, [1], 10**400, -(10**400), 2**53 + 1])
 def test_nan_and_nonsense_never_become_a_reading(value: object) -> None:
-    """dynamo #6985, ray #64725."""
+    """dynamo #6985, ray #64725; an integer beyond any float raises OverflowError where it is made one."""
     for name in ("waiting", "prefill_tokens_per_second"):
         with pytest.raises(UnreadableAnswerError, match=name):
             parse_load(body(LOAD | {name: value}), 0.0)
@@ -81,6 +88,38 @@ def test_no_answer_raises_anything_else(answer: bytes) -> None:
     for parse in (lambda: parse_load(answer, 0.0), lambda: parse_info(answer)):
         with pytest.raises(UnreadableAnswerError):
             parse()
+
+
+FIGURES = st.integers() | st.integers(0).map(lambda n: 10**n if n < 1000 else n) | st.floats()
+JUNK = FIGURES | st.none() | st.booleans() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+
+
+@given(st.sampled_from(sorted(LOAD)), JUNK)
+def test_a_reading_with_one_odd_figure_is_refused_or_within_bounds(name: str, value: object) -> None:
+    try:
+        reading = parse_load(body(LOAD | {name: value}), 0.0)
+    except UnreadableAnswerError:
+        return
+    counts = (reading.kv_blocks_used, reading.kv_blocks_total, reading.running, reading.waiting)
+    assert all(0 <= count <= MAX_FIGURE for count in (*counts, reading.refused_total, reading.waiting_prompt_tokens))
+    assert reading.prefill_tokens_per_second is None or reading.prefill_tokens_per_second >= MIN_RATE
+
+
+@given(st.sampled_from(["parameters", "context", "bytes_per_token", "max_tokens", "name", "version"]), JUNK)
+def test_info_with_one_odd_figure_is_refused_or_within_bounds(name: str, value: object) -> None:
+    odd = {name: value}
+    try:
+        info = parse_info(body({**INFO, **odd, "model": INFO["model"] | odd, "kv": INFO["kv"] | odd}))
+    except UnreadableAnswerError:
+        return
+    counts = (info.parameters, info.context, info.kv_bytes_per_token, info.kv_max_tokens)
+    assert all(count is None or 0 <= count <= MAX_FIGURE for count in counts)
+
+
+@pytest.mark.parametrize("rate", [0, 5e-324, 1e-4])
+def test_a_rate_that_measures_nothing_is_no_rate(rate: float) -> None:
+    """A division by it would leave the range of floats."""
+    assert parse_load(body(LOAD | {"prefill_tokens_per_second": rate}), 0.0).prefill_tokens_per_second is None
 
 
 def test_info_is_read_with_its_times_in_utc() -> None:

@@ -9,7 +9,9 @@ import pytest
 from aiohttp import web
 
 from kvik_operator.autoscale import scrape
+from kvik_operator.autoscale.parse import parse_load
 from kvik_operator.autoscale.scrape import Scraper, Target
+from kvik_operator.autoscale.types import LoadReading
 
 LOAD = {
     "schema": 1,
@@ -85,6 +87,32 @@ async def test_readings_come_by_pod_and_the_others_are_missing(serve: Serve) -> 
         readings = await scraper.loads(targets)
     assert {uid: (reading.at, reading.waiting) for uid, reading in readings.items()} == {"pod-1": (7.0, 4)}
     assert meter.outcomes == {"ok": 1, "refused": 2, "unreadable": 2, "unreachable": 1}
+
+
+async def test_a_pod_whose_answer_we_choke_on_does_no_harm_to_the_others(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One such answer to `GET /load` once ended the whole operator, again and again."""
+
+    def choke(body: bytes, at: float) -> LoadReading:
+        if b"choke" in body:
+            raise OverflowError
+        return parse_load(body, at)
+
+    async def huge(_: web.Request) -> web.StreamResponse:
+        return web.json_response(LOAD | {"waiting": 10**400})
+
+    async def choking(_: web.Request) -> web.StreamResponse:
+        return web.json_response(LOAD | {"choke": True})
+
+    monkeypatch.setattr(scrape, "parse_load", choke)
+    meter = Meter()
+    async with Scraper(lambda: 0.0, meter) as scraper:
+        readings = await scraper.loads([await serve(handler) for handler in (huge, choking, answering)])
+        assert await scraper.info(Target("nowhere", "not an address", 1)) is None
+    assert list(readings) == ["pod-3"]
+    assert meter.outcomes["unreadable"] == 2
+    assert caplog.text.count("this is a bug") == 1
 
 
 async def test_a_silent_pod_costs_its_time_limit_and_no_more(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
