@@ -90,6 +90,16 @@ def test_a_silent_watch_is_noticed_and_forgiven_when_it_speaks_again(operated: R
     assert replicas(rig) == 2
 
 
+def test_an_empty_pool_label_on_a_strangers_object_does_not_count_as_a_deaf_watch(operated: Rig) -> None:
+    rig = operated
+    operator = rig.operator(*QUICK)
+    rig.create()
+    rig.wait_ready()
+    rig.kubectl("create", "serviceaccount", "stranger")
+    rig.kubectl("label", "serviceaccount/stranger", "kvik.dev/pool=")
+    holds("the operator hears", lambda: alive(operator), 12)
+
+
 def _lists_whole_objects(request: Request) -> bool:
     """kopf's own LIST before a watch, which would bring what the silent watch hides; the relist has a limit."""
     return request.method == "GET" and "limit" not in request.query and request.path.endswith("/inferencepools")

@@ -2,12 +2,15 @@
 
 from kvik_operator.kube.kinds import WatchedKind
 from kvik_operator.kube.paths import path
-from kvik_operator.kube.store import ObjectId, identify
+from kvik_operator.kube.store import ObjectId, identify, owner_key
 from kvik_operator.kube.transport import METADATA_LIST, Transport
 
 
 async def list_versions(transport: Transport, watched: WatchedKind, namespace: str | None) -> dict[ObjectId, str]:
-    """resourceVersion by object, in one namespace or (None) in all, in pages of 500. Raises ClusterError."""
+    """resourceVersion by object, in one namespace or (None) in all, in pages of 500. Raises ClusterError.
+
+    Exactly the objects that the store would keep: one whose label is there and empty belongs to no pool.
+    """
     found: dict[ObjectId, str] = {}
     where = path(watched.api_version, watched.plural, namespace)
     query = [("limit", "500")] + ([("labelSelector", watched.selector)] if watched.selector else [])
@@ -21,6 +24,7 @@ async def list_versions(transport: Transport, watched: WatchedKind, namespace: s
             accept=METADATA_LIST,
         )
         for item in answer.get("items") or ():
-            found[identify(watched.kind, item)] = str(item["metadata"].get("resourceVersion", ""))
+            if owner_key(watched.kind, item) is not None:
+                found[identify(watched.kind, item)] = str(item["metadata"].get("resourceVersion", ""))
         token = answer["metadata"].get("continue") or ""
     return found

@@ -37,7 +37,7 @@ class _Entry:
 
 
 def owner_key(kind: str, obj: Object) -> PoolKey | None:
-    """The pool an object belongs to; None for an object that carries no pool label."""
+    """The pool an object belongs to; None for an object whose pool label is absent or empty."""
     metadata = obj["metadata"]
     name = metadata["name"] if kind == KIND else (metadata.get("labels") or {}).get(LABEL_POOL)
     return PoolKey(metadata["namespace"], name) if name else None

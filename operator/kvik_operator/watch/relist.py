@@ -97,7 +97,7 @@ class Relister:
         self._clock = clock
         self._deaf = DeafWatch(patience)
         self.last_success: float | None = None
-        """When (monotonic) all kinds were last listed; None: never yet."""
+        """When (monotonic) the API server last answered a LIST; None: never yet."""
 
     @property
     def deaf_since(self) -> float | None:
@@ -107,15 +107,22 @@ class Relister:
     async def run(self, lister: Lister) -> None:
         """List every `period`, and look between whether the watches have caught up; until cancelled."""
         while True:
-            try:
-                for namespace in self._namespaces:
-                    for watched in self._watched:
-                        await self._relist(lister, watched, namespace)
-                self.last_success = self._clock()
-            except ClusterError as error:
-                # No answer tells nothing about the watches; they have their own back-off.
-                log.warning("relist failed", extra={"error": str(error)})
+            await self._relist_all(lister)
             await self._pause()
+
+    async def _relist_all(self, lister: Lister) -> None:
+        """A namespace that is gone, or a kind that may not be listed, keeps no other from being checked."""
+        for namespace in self._namespaces:
+            for watched in self._watched:
+                try:
+                    await self._relist(lister, watched, namespace)
+                except ClusterError as error:
+                    # It tells nothing about the watches; they have their own back-off.
+                    log.warning("relist failed", extra={"error": str(error)})
+                    if error.status is None:
+                        return  # nobody answers: the others would only wait for that too
+                else:
+                    self.last_success = self._clock()
 
     async def _pause(self) -> None:
         """Until the next LIST is due, or a second one must show whether a watch is deaf."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -12,7 +13,7 @@ from kvik_operator.errors import Conflict, NotFound, Unavailable
 from kvik_operator.kube.kinds import WATCHED
 from kvik_operator.kube.leases import LeaseClient
 from kvik_operator.kube.metadata import list_versions
-from kvik_operator.kube.store import ObjectId
+from kvik_operator.kube.store import ObjectId, Store
 from kvik_operator.kube.transport import APPLY, METADATA_LIST, Transport, connect
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -121,7 +122,7 @@ async def test_a_metadata_list_asks_for_metadata_by_selector_and_follows_the_pag
 
     async def pages(request: web.Request) -> web.StreamResponse:
         name = "b" if request.query.get("continue") else "a"
-        item = {"metadata": {"namespace": "demo", "name": name, "uid": f"u-{name}", "resourceVersion": "7"}}
+        item = listed(name, {"kvik.dev/pool": "chat"})
         return web.json_response({"metadata": {"continue": "next" if name == "a" else ""}, "items": [item]})
 
     server.handler = pages
@@ -133,6 +134,27 @@ async def test_a_metadata_list_asks_for_metadata_by_selector_and_follows_the_pag
     assert first.path == "/api/v1/namespaces/demo/pods"
     assert first.query["labelSelector"] == "kvik.dev/pool"
     assert second.query["continue"] == "next"
+
+
+def listed(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    metadata = {"namespace": "demo", "name": name, "uid": f"u-{name}", "resourceVersion": "7", "labels": labels}
+    return {"metadata": metadata}
+
+
+async def test_an_object_whose_pool_label_is_empty_is_nobodys_in_a_list_too(served: tuple[Server, Transport]) -> None:
+    """`kubectl label pod x kvik.dev/pool=` by anybody once made liveness fail for ever: listed, and never stored."""
+    server, transport = served
+    items = [listed("x", {"kvik.dev/pool": ""}), listed("chat-1", {"kvik.dev/pool": "chat"})]
+
+    async def all_of_them(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"metadata": {}, "items": items})
+
+    server.handler = all_of_them
+    store = Store()
+    for watched in WATCHED:
+        for item in items:
+            store.upsert(watched.kind, {**item, "kind": watched.kind})
+        assert await list_versions(transport, watched, None) == store.versions(watched.kind)
 
 
 async def test_a_lease_is_replaced_as_it_was_read(served: tuple[Server, Transport]) -> None:

@@ -1,7 +1,13 @@
 """What a LIST says about the watches: objects that vanished unnoticed, and watches that have gone deaf."""
 
-from kvik_operator.kube.store import ObjectId
-from kvik_operator.watch.relist import DeafWatch, vanished
+import asyncio
+from collections.abc import Callable
+
+from kvik_operator.errors import ClusterError, Refused, Unavailable
+from kvik_operator.kube.kinds import WATCHED, WatchedKind
+from kvik_operator.kube.store import ObjectId, Store
+from kvik_operator.names import PoolKey
+from kvik_operator.watch.relist import DeafWatch, Relister, Versions, vanished
 
 ONE = ObjectId("Pod", "demo", "one", "u1")
 TWO = ObjectId("Pod", "demo", "two", "u2")
@@ -18,6 +24,65 @@ def test_what_came_during_the_list_has_not_vanished() -> None:
 
 def test_what_changed_or_went_during_the_list_is_left_to_the_watch() -> None:
     assert vanished({ONE: "1", TWO: "1"}, {}, {ONE: "2"}) == []
+
+
+class Rig:
+    """A relister of namespaces a and b, whose store still has a Service of each that is gone."""
+
+    def __init__(self, refuse: Callable[[str, str | None], ClusterError | None]) -> None:
+        self.refuse = refuse
+        self.asked: list[str | None] = []
+        self.enqueued: set[PoolKey] = set()
+        store = Store()
+        for namespace in ("a", "b"):
+            labels = {"kvik.dev/pool": "chat"}
+            store.upsert("Service", {"metadata": {"namespace": namespace, "name": "chat", "uid": "u", "labels": labels}})
+        self.relister = Relister(
+            store=store,
+            watched=WATCHED,
+            namespaces=["a", "b"],
+            enqueue=self.enqueued.update,
+            period=3600.0,
+            patience=30.0,
+            clock=lambda: 7.0,
+        )
+
+    async def lister(self, watched: WatchedKind, namespace: str | None) -> Versions:
+        self.asked.append(namespace)
+        error = self.refuse(watched.kind, namespace)
+        if error is not None:
+            raise error
+        return {}
+
+    async def run_once(self) -> None:
+        task = asyncio.create_task(self.relister.run(self.lister))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_namespace_that_refuses_keeps_no_other_from_being_checked() -> None:
+    """It was deleted, and the Role that let us list went with it."""
+    denied = Refused("list pods in a", 403, "Forbidden", 'User "kvik" cannot list resource "pods"')
+    rig = Rig(lambda _, namespace: denied if namespace == "a" else None)
+    await rig.run_once()
+    assert rig.enqueued == {PoolKey("b", "chat")}
+    assert rig.relister.last_success == 7.0
+
+
+async def test_a_kind_that_may_not_be_listed_keeps_no_other_from_being_checked() -> None:
+    denied = Refused("list", 403, "Forbidden", "no")
+    rig = Rig(lambda kind, _: denied if kind in ("InferencePool", "Pod") else None)
+    await rig.run_once()
+    assert rig.enqueued == {PoolKey("a", "chat"), PoolKey("b", "chat")}
+
+
+async def test_a_server_that_does_not_answer_is_asked_once_a_period() -> None:
+    """Else each of a hundred namespaces would wait for the time limit of seven kinds."""
+    rig = Rig(lambda *_: Unavailable("list", None, "TimeoutError", "no answer"))
+    await rig.run_once()
+    assert (len(rig.asked), rig.relister.last_success) == (1, None)
 
 
 def synced(patience: float = 30.0) -> DeafWatch:
