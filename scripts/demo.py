@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import builder, catalog
+from scripts.claims import ClaimError, ensure_namespace, remove_namespace, why_keep_operator, why_not_install
 from tests.support.in_cluster_traffic import run_python
 from tests.support.kubectl import Kubectl, KubectlError, condition
 
@@ -52,6 +53,8 @@ class Cluster:
     kubectl: str
     helm: str
     image_prefix: str
+    borrowed: bool
+    """CLUSTER=existing: others use it too, so only what the demo made may be changed or removed."""
 
     def in_namespace(self, namespace: str) -> Kubectl:
         return Kubectl(Path(self.kubectl), Path(self.kubeconfig), namespace)
@@ -80,22 +83,17 @@ def cluster_of(command: str) -> Cluster:
     """From `python3 -m tests.cluster env`, which prints `export NAME=VALUE` lines."""
     lines = run(sys.executable, "-m", "tests.cluster", command).splitlines()
     exported = dict(shlex.split(line)[1].split("=", 1) for line in lines)
-    return Cluster(exported["KUBECONFIG"], exported["KUBECTL"], exported["HELM"], exported["IMAGE_PREFIX"])
+    borrowed = os.environ.get("CLUSTER") == "existing"
+    return Cluster(exported["KUBECONFIG"], exported["KUBECTL"], exported["HELM"], exported["IMAGE_PREFIX"], borrowed)
 
 
 def ensure_images(cluster: Cluster) -> dict[str, catalog.Image]:
     """Builds what changed and gives it to the cluster; an existing cluster pulls by itself."""
     images = catalog.product(cluster.image_prefix)
-    if os.environ.get("CLUSTER") != "existing":
+    if not cluster.borrowed:
         run(sys.executable, "-m", "images", "operator", "demo")
         run(sys.executable, "-m", "tests.cluster", "load", images["operator"].name, images["demo"].name)
     return images
-
-
-def ensure_namespace(kubectl: Kubectl) -> None:
-    """Makes a namespace that refuses every pod that is not `restricted`."""
-    metadata = {"name": kubectl.namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
-    kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
 
 
 def runs_build(kubectl: Kubectl, build: str) -> bool:
@@ -109,14 +107,22 @@ def note_build(kubectl: Kubectl, build: str) -> None:
     kubectl.run("annotate", "--overwrite", "namespace", kubectl.namespace, f"{BUILT_FROM}={build}")
 
 
+def refuse_foreign_operator(cluster: Cluster) -> None:
+    """Raises ClaimError over an operator or API that somebody else installed: it would take over all of their pools."""
+    system = cluster.in_namespace(SYSTEM)
+    if cluster.borrowed and (why := why_not_install(system.get("namespace", SYSTEM), system.get("crd", POOLS))):
+        raise ClaimError(f"no operator is installed: {why}")
+
+
 def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
-    """Both charts, and a fresh operator where its image was built anew under the same tag."""
-    system, build = cluster.in_namespace(SYSTEM), built_from(images["operator"])
-    ensure_namespace(system)
+    """Both charts, and a fresh operator where its image was built anew under the same tag. Raises ClaimError."""
+    refuse_foreign_operator(cluster)
+    system, build = cluster.in_namespace(SYSTEM), built_from(cluster, images["operator"])
+    ensure_namespace(system, borrowed=cluster.borrowed)
     repositories = [
         f"--set=image.operator.repository={cluster.image_prefix}kvik/operator",
         *(f"--set=image.engine.{device}.repository={cluster.image_prefix}kvik/engine" for device in ("gpu", "cpu")),
-        *(["--set=image.pullPolicy=IfNotPresent"] if os.environ.get("CLUSTER") == "existing" else []),
+        *(["--set=image.pullPolicy=IfNotPresent"] if cluster.borrowed else []),
     ]
     remove_half_installed(cluster)
     cluster.run_helm("upgrade", "--install", "kvik-crds", "charts/kvik-crds")
@@ -139,9 +145,9 @@ def remove_half_installed(cluster: Cluster) -> None:
         cluster.run_helm("uninstall", release["name"], "--wait")
 
 
-def built_from(image: catalog.Image) -> str:
+def built_from(cluster: Cluster, image: catalog.Image) -> str:
     """Names the inputs of an image that was built here; the image's own name where it is pulled."""
-    if os.environ.get("CLUSTER") == "existing":
+    if cluster.borrowed:
         return image.name
     return builder.choose().inputs_of(image.name) or image.name
 
@@ -190,8 +196,8 @@ def up() -> None:
 
     say(f"The pool {POOL} in namespace {NAMESPACE}")
     kubectl = cluster.in_namespace(NAMESPACE)
-    build = built_from(images["demo"])
-    ensure_namespace(kubectl)
+    build = built_from(cluster, images["demo"])
+    ensure_namespace(kubectl, borrowed=cluster.borrowed)
     if not runs_build(kubectl, build):
         kubectl.run("delete", POOLS, "--all", timeout=180)
     print(kubectl.apply(EXAMPLE.read_text()).rstrip())
@@ -218,15 +224,24 @@ def up() -> None:
 
 
 def down() -> None:
-    """Pool first, so that its operator is still there to let streams end; then the releases and namespaces."""
+    """Pool first, so that its operator is still there to let streams end; then the releases and namespaces.
+
+    Deleting the API deletes every pool of the cluster: on a cluster that others use, it goes only when no pool is left.
+    """
     cluster = cluster_of("env")
-    say(f"Removing {NAMESPACE} and {SYSTEM}")
-    demo = cluster.in_namespace(NAMESPACE)
-    demo.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=300)
+    say(f"Removing {NAMESPACE}")
+    remove_namespace(cluster.in_namespace(NAMESPACE), borrowed=cluster.borrowed)
+    system = cluster.in_namespace(SYSTEM)
+    if cluster.borrowed:
+        pools = system.list(POOLS, all_namespaces=True) if system.get("crd", POOLS) else ()
+        if why := why_keep_operator(system.get("namespace", SYSTEM), pools):
+            say(f"The operator stays: {why}")
+            return
+    say(f"Removing {SYSTEM}")
     for release in ("kvik", "kvik-crds"):
         cluster.run_helm("uninstall", release, "--ignore-not-found", "--wait")
-    demo.run("delete", "crd", POOLS, "--ignore-not-found", timeout=120)
-    demo.run("delete", "namespace", SYSTEM, "--ignore-not-found", timeout=300)
+    system.run("delete", "crd", POOLS, "--ignore-not-found", timeout=120)
+    remove_namespace(system, borrowed=cluster.borrowed)
 
 
 def main() -> int:
@@ -234,7 +249,7 @@ def main() -> int:
     parser.add_argument("what", nargs="?", choices=["up", "prepare", "down"], default="up")
     try:
         {"up": up, "prepare": prepare, "down": down}[parser.parse_args().what]()
-    except (DemoError, RuntimeError) as error:
+    except RuntimeError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0

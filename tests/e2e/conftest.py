@@ -1,6 +1,7 @@
 """The real cluster with the charts installed, and a namespace that enforces `restricted`.
 
 The release is the one `make demo` uses (one operator may watch all namespaces), so these tests end a demo that runs.
+On a cluster that others use (CLUSTER=existing) they refuse, as the demo does, to touch what somebody else installed.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from images import catalog
 from scripts import demo
+from scripts.claims import ensure_namespace, remove_namespace
 from tests.support.kubectl import Kubectl
 
 POOL_NAMESPACE = "kvik-e2e"
@@ -55,7 +57,8 @@ def system(cluster: demo.Cluster, images: Images) -> Kubectl:
 @pytest.fixture(scope="session")
 def release(cluster: demo.Cluster, system: Kubectl) -> Release:
     """Both charts, installed or upgraded to this tree. A demo's pool would only take the cores away."""
-    system.run("delete", "namespace", demo.NAMESPACE, "--ignore-not-found", timeout=180)
+    demo.refuse_foreign_operator(cluster)
+    remove_namespace(cluster.in_namespace(demo.NAMESPACE), borrowed=cluster.borrowed)
     demo.install(cluster, catalog.product(cluster.image_prefix))
     return Release(cluster, system)
 
@@ -63,8 +66,8 @@ def release(cluster: demo.Cluster, system: Kubectl) -> Release:
 @pytest.fixture(scope="session")
 def pools(release: Release) -> Iterator[Kubectl]:
     """The namespace of the test's pools; it refuses every pod that is not `restricted`."""
-    pools = release.cluster.in_namespace(POOL_NAMESPACE)
-    pools.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", timeout=180)
-    demo.ensure_namespace(pools)
+    pools, borrowed = release.cluster.in_namespace(POOL_NAMESPACE), release.cluster.borrowed
+    remove_namespace(pools, borrowed=borrowed)
+    ensure_namespace(pools, borrowed=borrowed)
     yield pools
-    pools.run("delete", "namespace", POOL_NAMESPACE, "--ignore-not-found", "--wait=false")
+    remove_namespace(pools, "--wait=false", borrowed=borrowed)

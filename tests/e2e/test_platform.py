@@ -9,6 +9,8 @@ from typing import Protocol
 
 import pytest
 
+from scripts import demo
+from scripts.claims import ensure_namespace, remove_namespace
 from tests.cluster import node
 from tests.cluster.paths import local_cluster
 from tests.cluster.processes import read_record
@@ -40,13 +42,13 @@ class Images(Protocol):
 
 
 @pytest.fixture(scope="module")
-def kubectl(system: Kubectl) -> Iterator[Kubectl]:
-    """A namespace of its own, restricted."""
-    system.run("delete", "namespace", NAMESPACE, "--ignore-not-found")
-    system.run("create", "namespace", NAMESPACE)
-    system.run("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    yield Kubectl(system.program, system.kubeconfig, NAMESPACE)
-    system.run("delete", "namespace", NAMESPACE, "--wait=false")
+def kubectl(cluster: demo.Cluster, system: Kubectl) -> Iterator[Kubectl]:
+    """A namespace of its own, restricted, on a cluster that has the images."""
+    own, borrowed = cluster.in_namespace(NAMESPACE), cluster.borrowed
+    remove_namespace(own, borrowed=borrowed)
+    ensure_namespace(own, borrowed=borrowed)
+    yield own
+    remove_namespace(own, "--wait=false", borrowed=borrowed)
 
 
 def test_pods_get_as_many_accelerators_as_the_node_has_and_no_more(kubectl: Kubectl, images: Images):

@@ -36,7 +36,9 @@ class Rig:
         store = Store()
         for namespace in ("a", "b"):
             labels = {"kvik.dev/pool": "chat"}
-            store.upsert("Service", {"metadata": {"namespace": namespace, "name": "chat", "uid": "u", "labels": labels}})
+            store.upsert(
+                "Service", {"metadata": {"namespace": namespace, "name": "chat", "uid": "u", "labels": labels}}
+            )
         self.relister = Relister(
             store=store,
             watched=WATCHED,
