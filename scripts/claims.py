@@ -34,7 +34,7 @@ def why_not_install(namespace: Object | None, crd: Object | None) -> str | None:
 
 
 def why_keep_operator(namespace: Object | None, pools: Sequence[Object]) -> str | None:
-    """Why operator and API must stay on a cluster that others use; None: they are the demo's and nobody needs them. Pure.
+    """Why operator and API must stay on a cluster of others; None: they are the demo's and nobody needs them. Pure.
 
     `pools` are those of all namespaces, once the demo's own are gone.
     """
