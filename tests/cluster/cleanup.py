@@ -25,16 +25,35 @@ STOP_ORDER = (
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def refuse_another_kubelet(folder: ClusterFolder) -> None:
-    """Two kubelets would share cgroups and iptables chains.
+KUBELETS = frozenset({"kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s"})
+"""Programs that are a kubelet, or have one inside."""
+
+
+def refuse_another_cluster(folder: ClusterFolder) -> None:
+    """Two kubelets would share cgroups and iptables chains, and taking away ours would take away the other's.
 
     Raises:
-        RuntimeError: this machine runs a kubelet that is not the cluster's.
+        RuntimeError: this machine runs a kubelet that is not the cluster's, or has the iptables chains of one.
     """
     recorded = read_record(folder.pids / "kubelet")
-    for pid, command in every_process():
-        if command and Path(command[0]).name == "kubelet" and (recorded is None or pid != recorded.pid):
-            raise RuntimeError(f"process {pid} is another cluster's kubelet on this machine: {command[0]}")
+    own = None if recorded is None else recorded.pid
+    if (other := another_kubelet(every_process(), own)) is not None:
+        raise RuntimeError(f"process {other[0]} is another cluster's kubelet on this machine: {other[1]}")
+    if not folder.root.exists() and (chains := iptables.foreign_chains(node.CNI_NETWORK)):
+        raise RuntimeError(
+            f"this machine has the iptables chains of another cluster ({', '.join(chains[:3])}, ...), which ours would"
+            " replace; if that cluster is gone, remove its chains or restart the machine"
+        )
+
+
+def another_kubelet(processes: Iterable[tuple[int, list[str]]], own: int | None) -> tuple[int, str] | None:
+    """(pid, program) of the first kubelet among (pid, command line) that is not the process `own`. Pure."""
+    for pid, command in processes:
+        # k3s writes its whole command line into the first argument.
+        names = {Path(command[0]).name, Path(command[0].split(" ")[0]).name} if command and command[0] else set()
+        if pid != own and names & KUBELETS:
+            return pid, command[0]
+    return None
 
 
 def stop_daemons(folder: ClusterFolder) -> None:

@@ -5,7 +5,7 @@ from tests.cluster.paths import ClusterFolder
 
 
 def down(folder: ClusterFolder) -> None:
-    """Raises RuntimeError where another kubelet runs: its cgroups and iptables chains have the same names."""
-    cleanup.refuse_another_kubelet(folder)
+    """Raises RuntimeError where another cluster is: its cgroups and iptables chains have the same names."""
+    cleanup.refuse_another_cluster(folder)
     cleanup.stop_daemons(folder)
     cleanup.remove_traces(folder)

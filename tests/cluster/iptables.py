@@ -24,6 +24,16 @@ def removal_script(dump: str, network: str) -> str:
     return "".join(script for script in tables if script)
 
 
+def chains_of_others(dump: str, network: str) -> list[str]:
+    """The chains of kube-proxy and kubelet in an iptables-save, unless `network` shows that they are ours. Pure.
+
+    Their names are the same in every cluster; ours has pods, of which each has a chain that names the CNI network.
+    """
+    lines = [line for _, table in _tables(dump) for line in table]
+    own = _own_chains(lines, network)
+    return [] if any(_CNI_CHAIN.fullmatch(chain) for chain in own) else own
+
+
 def _tables(dump: str) -> list[tuple[str, list[str]]]:
     tables: list[tuple[str, list[str]]] = []
     for line in dump.splitlines():
@@ -96,6 +106,15 @@ def with_traces(network: str) -> list[str]:
     return [command for command in COMMANDS if _script_for(command, network)]
 
 
+def foreign_chains(network: str) -> list[str]:
+    """The Kubernetes chains of this machine when nothing shows that they are the cluster's."""
+    return [chain for command in COMMANDS for chain in chains_of_others(_saved(command), network)]
+
+
 def _script_for(command: str, network: str) -> str:
+    return removal_script(_saved(command), network)
+
+
+def _saved(command: str) -> str:
     saved = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False)
-    return removal_script(saved.stdout, network) if saved.returncode == 0 else ""
+    return saved.stdout if saved.returncode == 0 else ""

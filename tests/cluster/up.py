@@ -36,7 +36,7 @@ def up(folder: ClusterFolder) -> None:
     """Returns once the node is Ready and cluster DNS answers.
 
     Raises:
-        RuntimeError: not root, another kubelet runs here, something is missing, or a program ended (with its log).
+        RuntimeError: not root, another cluster is here, something is missing, or a program ended (with its log).
         TimeoutError: a program did not become ready.
     """
     if os.geteuid() != 0:
@@ -45,7 +45,7 @@ def up(folder: ClusterFolder) -> None:
     programs = build.programs()
     if running(folder):
         return
-    cleanup.refuse_another_kubelet(folder)
+    cleanup.refuse_another_cluster(folder)
     cleanup.stop_daemons(folder)
     cleanup.remove_traces(folder)
     begin = time.monotonic()

@@ -1,6 +1,16 @@
 from pathlib import Path
 
-from tests.cluster.cleanup import descendants, mounts_below, remove_cni_results
+import pytest
+
+from tests.cluster import cleanup, iptables
+from tests.cluster.cleanup import (
+    another_kubelet,
+    descendants,
+    mounts_below,
+    refuse_another_cluster,
+    remove_cni_results,
+)
+from tests.cluster.paths import ClusterFolder
 
 
 def test_mounts_are_taken_innermost_first_and_only_below_the_cluster():
@@ -27,3 +37,32 @@ def test_network_notes_of_other_clusters_stay(tmp_path: Path):
         (tmp_path / name).touch()
     remove_cni_results(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"cni-loopback-def-lo", "podman-def-eth0"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/usr/bin/kubelet", "--config=x"],
+        ["/usr/local/bin/k3s server"],
+        ["/usr/local/bin/k3s", "agent"],
+        ["/var/lib/rancher/k3s/data/abc/bin/k3s-server", "server"],
+        ["/snap/microk8s/7000/kubelite", "--scheduler-args-file=x"],
+        ["/usr/local/bin/rke2", "server"],
+        ["/usr/local/bin/k0s", "controller", "--single"],
+    ],
+)
+def test_a_kubelet_is_seen_by_whatever_name_it_runs(command: list[str]):
+    """k3s and MicroK8s run the kubelet inside themselves; their iptables chains would be flushed with ours."""
+    assert another_kubelet([(1, []), (2, [""]), (3, ["/usr/bin/vi", "k3s"]), (4, command)], own=5) == (4, command[0])
+
+
+def test_the_clusters_own_kubelet_is_none_of_others():
+    assert another_kubelet([(4, ["/cache/kvik/bin/kubelet"])], own=4) is None
+
+
+def test_chains_without_a_folder_of_ours_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cleanup, "every_process", list)
+    monkeypatch.setattr(iptables, "foreign_chains", lambda network: ["KUBE-SERVICES"])
+    refuse_another_cluster(ClusterFolder(tmp_path))
+    with pytest.raises(RuntimeError, match="KUBE-SERVICES"):
+        refuse_another_cluster(ClusterFolder(tmp_path / "never-made"))

@@ -1,4 +1,4 @@
-from tests.cluster.iptables import removal_script
+from tests.cluster.iptables import chains_of_others, removal_script
 
 FOREIGN = """*nat
 :PREROUTING ACCEPT [0:0]
@@ -46,6 +46,13 @@ def test_our_chains_go_with_the_jumps_into_them_and_nothing_else():
         "-X KUBE-SVC-TCOU7JCQXEZGVUNU",
         "COMMIT",
     ]
+
+
+def test_chains_of_kubernetes_without_a_pod_of_our_network_are_another_clusters():
+    k3s = OURS.replace("kvik-local", "cbr0")
+    assert chains_of_others(k3s, "kvik-local") == ["KUBE-SERVICES", "KUBE-SVC-TCOU7JCQXEZGVUNU"]
+    assert chains_of_others(OURS, "kvik-local") == []
+    assert chains_of_others(FOREIGN, "kvik-local") == []
 
 
 def test_an_empty_table_needs_no_script():
