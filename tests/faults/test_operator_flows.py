@@ -1,5 +1,6 @@
 """The operator as a process on a real API server: create, update, scale, drift, delete; start, stop and hand over."""
 
+import json
 import time
 
 import pytest
@@ -60,6 +61,17 @@ def test_load_scales_up_and_idleness_down_and_the_events_say_why(operated: Rig) 
     assert history[0]["to"] == 1
     managers = {entry["manager"] for entry in (rig.pool() or {})["metadata"]["managedFields"]}
     assert managers >= {"kvik-operator", "kvik-autoscaler"}
+
+
+def test_a_scale_that_names_an_old_version_of_the_pool_is_refused(operated: Rig) -> None:
+    """What makes reading the pool and scaling it one step."""
+    rig = operated
+    version = rig.create(scaling=SCALING)["metadata"]["resourceVersion"]
+    rig.patch({"replicas": 0})
+    patch = json.dumps({"metadata": {"resourceVersion": version}, "spec": {"replicas": 2}})
+    with pytest.raises(RuntimeError, match="object has been modified"):
+        rig.kubectl("patch", "inferencepools.kvik.dev/chat", "--subresource=scale", "--type=merge", f"--patch={patch}")
+    assert (rig.pool() or {})["spec"]["replicas"] == 0
 
 
 def test_drift_is_repaired_within_ten_seconds(operated: Rig) -> None:

@@ -20,7 +20,7 @@ from kvik_operator.autoscale.types import Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool
-from kvik_operator.errors import ClusterError, PoolError, Refused
+from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused
 from kvik_operator.names import PORT_METRICS, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
 from kvik_operator.telemetry.logging import log_context
@@ -49,7 +49,7 @@ class Scraper(Protocol):
 
 
 class ScaleWriter(Protocol):
-    async def scale_pool(self, key: PoolKey, replicas: int) -> None: ...
+    async def scale_pool(self, pool: Object, replicas: int) -> None: ...
 
     async def read_pool(self, key: PoolKey) -> Object | None: ...
 
@@ -58,6 +58,8 @@ class ScaleWriter(Protocol):
 
 class ScaleMeter(Protocol):
     def decided(self, key: PoolKey, load: float, desired: int | None) -> None: ...
+
+    def undecided(self, key: PoolKey) -> None: ...
 
     def scaled(self, key: PoolKey, direction: str) -> None: ...
 
@@ -100,6 +102,8 @@ class ScaleLoop:
         self._clock = clock
         self._utcnow = utcnow
         self._pools: dict[PoolKey, _Pool] = {}
+        self._decided: set[PoolKey] = set()
+        """The pools of which this round knows load and size."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -115,6 +119,7 @@ class ScaleLoop:
         await self._scrape(pods)
         self._board.keep({str(pod["metadata"]["uid"]) for group in pods.values() for pod in group}, keys)
         self._meter.keep_pools(keys)
+        self._decided = set()
         self._pools = {key: pool for key, pool in self._pools.items() if key in keys}
         for key in sorted(keys):
             with log_context(pool=str(key)):
@@ -123,6 +128,8 @@ class ScaleLoop:
                 except Exception:
                     # One pool must not keep the others from being scaled.
                     log.exception("scaling failed: this is a bug")
+        for key in keys - self._decided:
+            self._meter.undecided(key)
 
     async def _scrape(self, pods: Mapping[PoolKey, Sequence[Object]]) -> None:
         targets = {
@@ -163,13 +170,17 @@ class ScaleLoop:
         decision = decide(
             pool_load(self._board.samples(pods), policy, now), pool.spec.replicas, policy, known.memory, now
         )
-        self._meter.decided(key, decision.load, decision.desired)
+        if not decision.blind:
+            self._decided.add(key)
+            self._meter.decided(key, decision.load, decision.desired)
         if self._may_write():
             known.contest.observe(pool.spec.replicas, now)
             if known.contest.contested():
                 return self._said(known, Reason.CONTESTED, _CONTESTED, active=False)
             try:
                 await self._act(key, pool, known, decision)
+            except Conflict as error:
+                log.info("somebody was faster", extra={"error": str(error)})  # the next round decides anew
             except ClusterError as error:
                 log.warning("the pool could not be scaled", extra={"error": str(error)})
                 denied = isinstance(error, Refused) and error.access_denied
@@ -183,9 +194,10 @@ class ScaleLoop:
         desired, current = decision.desired, decision.current
         if desired is None or desired == current or known.contest.awaits(desired, self._clock(), ECHO_SECONDS):
             return
-        if desired < current and not await self._still_asks_for(key, pool):
+        fresh = await self._unchanged(key, pool)
+        if fresh is None:
             return  # the watch will bring what changed, and the next round decides on that
-        await self._writer.scale_pool(key, desired)
+        await self._writer.scale_pool(fresh, desired)
         known.contest.wrote(desired, self._clock())
         direction = "Up" if desired > current else "Down"
         self._meter.scaled(key, direction.lower())
@@ -203,12 +215,15 @@ class ScaleLoop:
         message = f"from {current} to {desired} replicas on {decision.winner}: {decision.formula}"
         self._writer.emit(PlannedEvent(key, "Normal", step.reason, message, pool.uid))
 
-    async def _still_asks_for(self, key: PoolKey, pool: InferencePool) -> bool:
-        """Nothing is scaled down on old knowledge."""
+    async def _unchanged(self, key: PoolKey, pool: InferencePool) -> Object | None:
+        """The pool as the server has it, if its spec is still what was decided on: a watch may lag or be deaf.
+
+        A user's `replicas: 0` or own number, or a `scaling` taken out, must not be overridden, up or down.
+        """
         fresh = await self._writer.read_pool(key)
-        if fresh is None or fresh["metadata"]["uid"] != pool.uid:
-            return False
-        return bool(fresh["spec"].get("replicas") == pool.spec.replicas)
+        metadata = {} if fresh is None else fresh["metadata"]
+        same = metadata.get("uid") == pool.uid and metadata.get("generation", 1) == pool.generation
+        return fresh if same and "deletionTimestamp" not in metadata else None
 
     def _known(self, key: PoolKey, pool: InferencePool) -> _Pool:
         known = self._pools.get(key)

@@ -115,14 +115,19 @@ class ClusterClient:
         except NotFound:
             log.debug("already gone", extra={"kind": "Pod", "child": name})
 
-    async def scale_pool(self, key: PoolKey, replicas: int) -> None:
-        """Write the pool's `/scale` as the autoscaler; the reconcile flow carries it on to the Deployment."""
+    async def scale_pool(self, pool: Object, replicas: int) -> None:
+        """Write the pool's `/scale` as the autoscaler; the reconcile flow carries it on to the Deployment.
+
+        `pool` is what was decided on, freshly read; Conflict if it changed since.
+        """
+        metadata = pool["metadata"]
+        key = PoolKey(metadata["namespace"], metadata["name"])
         await self._write(
             f"scale InferencePool {key}",
             "PATCH",
             pool_path(key, "scale"),
             query=(("fieldManager", AUTOSCALER_FIELD_MANAGER),),
-            body={"spec": {"replicas": replicas}},
+            body={"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}},
             content_type=MERGE,
         )
 

@@ -48,7 +48,7 @@ class OperatorMetrics:
         )
         self._load = Gauge(
             "kvik_operator_pool_load_ratio",
-            "Load of the whole pool in full pods (1 = one full pod).",
+            "Load of the whole pool in full pods (1 = one full pod); absent while there is no load data.",
             ["namespace", "pool"],
             registry=self.registry,
         )
@@ -89,6 +89,11 @@ class OperatorMetrics:
             self._desired.remove_by_labels({"namespace": key.namespace, "pool": key.name})
         else:
             self._desired.labels(*key).set(desired)
+
+    def undecided(self, key: PoolKey) -> None:
+        """There is no load data, or nobody scales this pool (any more): missing is not zero, and not the last value."""
+        for metric in (self._load, self._desired):
+            metric.remove_by_labels({"namespace": key.namespace, "pool": key.name})
 
     def scaled(self, key: PoolKey, direction: str) -> None:
         self._scaled.labels(*key, direction).inc()

@@ -11,7 +11,7 @@ from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import EngineState, LoadReading
-from kvik_operator.errors import ClusterError, Refused
+from kvik_operator.errors import ClusterError, Conflict, Refused
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
@@ -19,11 +19,11 @@ KEY = PoolKey("demo", "chat")
 IDLE = LoadReading(0.0, EngineState.READY, 0, 1000, 0, 0, 0, 0, 1000.0, "2026-01-01T00:00:00Z")
 
 
-def pool_object(replicas: int = 1, uid: str = "pool-1", **scaling: Any) -> dict[str, Any]:
+def pool_object(replicas: int = 1, uid: str = "pool-1", generation: int = 1, **scaling: Any) -> dict[str, Any]:
     spec: dict[str, Any] = {"model": {"source": "file:///models/x"}, "replicas": replicas}
     if scaling:
         spec["scaling"] = scaling
-    metadata = {"namespace": "demo", "name": "chat", "uid": uid, "resourceVersion": "1"}
+    metadata = {"namespace": "demo", "name": "chat", "uid": uid, "resourceVersion": "1", "generation": generation}
     return {"metadata": metadata, "spec": spec, "status": {}}
 
 
@@ -35,7 +35,8 @@ class World:
         self.leader = True
         self.object: dict[str, Any] = pool_object(**scaling)
         self.server: dict[str, Any] | None = None
-        """What a fresh read gives in place of `object`."""
+        """What a fresh read gives in place of `object`: the watch lags behind."""
+        self.gauges: dict[PoolKey, tuple[float, int | None]] = {}
         self.readings: dict[str, LoadReading] = {}
         self.error: ClusterError | None = None
         self.written: list[int] = []
@@ -72,7 +73,8 @@ class World:
         self.asked_info.append(target.uid)
         return EngineInfo("0.1.0", "m")
 
-    async def scale_pool(self, key: PoolKey, replicas: int) -> None:
+    async def scale_pool(self, pool: Mapping[str, Any], replicas: int) -> None:
+        assert pool is (self.server or self.object), "the pool as it was freshly read"
         if self.error is not None:
             raise self.error
         self.written.append(replicas)
@@ -84,7 +86,11 @@ class World:
     def emit(self, event: PlannedEvent) -> None:
         self.events.append(event)
 
-    def decided(self, key: PoolKey, load: float, desired: int | None) -> None: ...
+    def decided(self, key: PoolKey, load: float, desired: int | None) -> None:
+        self.gauges[key] = (load, desired)
+
+    def undecided(self, key: PoolKey) -> None:
+        self.gauges.pop(key, None)
 
     def scaled(self, key: PoolKey, direction: str) -> None: ...
 
@@ -94,7 +100,8 @@ class World:
         self.enqueued.extend(keys)
 
     def set_replicas(self, replicas: int) -> None:
-        self.object = {**self.object, "spec": {**self.object["spec"], "replicas": replicas}}
+        metadata = {**self.object["metadata"], "generation": self.object["metadata"]["generation"] + 1}
+        self.object = {**self.object, "metadata": metadata, "spec": {**self.object["spec"], "replicas": replicas}}
 
     def load(self, waiting: int) -> None:
         """The same queue on every pod there can be."""
@@ -145,12 +152,59 @@ async def test_only_the_leader_writes_but_every_replica_decides() -> None:
     assert world.report.desired == 2
 
 
-async def test_nothing_is_scaled_down_on_old_knowledge() -> None:
-    world = World(replicas=3, maxReplicas=4, scaleDownStabilization="30s")
-    world.load(waiting=0)
-    world.server = pool_object(4, maxReplicas=4)
+GOING = pool_object(2, generation=2, maxReplicas=4)
+GOING["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+NEWER = {
+    "stopped": pool_object(0, generation=2, maxReplicas=4),
+    "scaled by hand": pool_object(4, generation=2, maxReplicas=4),
+    "fixed": pool_object(2, generation=2),
+    "made again": pool_object(2, uid="pool-2", maxReplicas=4),
+    "going": GOING,
+}
+
+
+@pytest.mark.parametrize("waiting", [0, 10], ids=["down", "up"])
+@pytest.mark.parametrize("newer", NEWER)
+async def test_nothing_is_scaled_up_or_down_on_old_knowledge(newer: str, waiting: int) -> None:
+    """A pool that was stopped stays stopped, however late the watch is."""
+    world = World(replicas=2, maxReplicas=4, scaleDownStabilization="30s")
+    world.load(waiting=waiting)
+    world.server = NEWER[newer]
     await world.rounds(10)
     assert world.written == []
+
+
+async def test_a_write_that_somebody_else_beat_is_no_refusal_and_decided_anew() -> None:
+    world = World(maxReplicas=4)
+    world.error = Conflict("scale", 409, "Conflict", "the object has been modified")
+    world.load(waiting=10)
+    await world.rounds(3)
+    assert (world.written, world.events, world.report.active) == ([], [], True)
+    world.error = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_load_and_size_are_measured_only_while_they_are_known() -> None:
+    world = World(maxReplicas=4)
+    world.load(waiting=3)
+    await world.rounds(2)
+    load, desired = world.gauges[KEY]
+    assert (round(load, 3), desired) == (0.6, 1)
+    world.readings = {}
+    await world.rounds(4)
+    assert world.gauges == {}, "no data is not a load of 0"
+    world.load(waiting=3)
+    await world.rounds(2)
+    assert KEY in world.gauges
+    world.set_replicas(0)
+    await world.rounds(1)
+    assert world.gauges == {}, "stopped"
+    world.set_replicas(1)
+    await world.rounds(2)
+    del world.object["spec"]["scaling"]
+    await world.rounds(1)
+    assert world.gauges == {}, "fixed"
 
 
 async def test_a_number_that_is_on_its_way_is_not_written_again() -> None:

@@ -53,6 +53,7 @@ def client(transport: FakeTransport, leader: bool = True, stored: list[Any] | No
     )
 
 
+POOL = {"metadata": {"namespace": "demo", "name": "chat", "uid": "u", "resourceVersion": "41"}}
 DEPLOYMENT = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "demo", "name": "chat"}}
 
 
@@ -84,11 +85,11 @@ async def test_status_is_patched_against_the_version_it_was_computed_from() -> N
 
 async def test_scaling_is_written_by_the_autoscaler_and_nobody_else() -> None:
     transport = FakeTransport({})
-    await client(transport).scale_pool(KEY, 3)
+    await client(transport).scale_pool(POOL, 3)
     ((_, path, options),) = transport.calls
     assert path.endswith("/inferencepools/chat/scale")
     assert dict(options["query"]) == {"fieldManager": "kvik-autoscaler"}
-    assert options["body"] == {"spec": {"replicas": 3}}
+    assert options["body"] == {"metadata": {"resourceVersion": "41"}, "spec": {"replicas": 3}}
 
 
 async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
@@ -99,7 +100,7 @@ async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
         follower.delete(ChildKind.SERVICE, KEY, "u"),
         follower.patch_status(KEY, {}, None),
         follower.annotate_pod("demo", "chat-1", {"a": "b"}),
-        follower.scale_pool(KEY, 1),
+        follower.scale_pool(POOL, 1),
     ):
         with pytest.raises(Unavailable, match="NotLeader"):
             await write

@@ -31,6 +31,16 @@ def test_no_data_is_an_absent_series_and_not_a_zero() -> None:
     assert not any(sample.startswith("kvik_operator_pool_desired_replicas") for sample in samples(metrics))
 
 
+def test_a_pool_that_nobody_scales_any_more_keeps_its_counter_and_loses_its_gauges() -> None:
+    metrics = OperatorMetrics("1")
+    metrics.undecided(KEY)
+    metrics.decided(KEY, 2.0, 2)
+    metrics.scaled(KEY, "up")
+    metrics.undecided(KEY)
+    (left,) = [sample for sample in samples(metrics) if 'pool="chat"' in sample and "_created" not in sample]
+    assert left.startswith("kvik_operator_pool_scalings_total")
+
+
 def test_the_series_of_a_deleted_pool_go_with_it() -> None:
     metrics = OperatorMetrics("1")
     metrics.decided(KEY, 0.5, 2)
