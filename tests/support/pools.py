@@ -57,8 +57,9 @@ def make_pod(
     sandbox: bool = True,
     template_hash: str = TEMPLATE_HASH,
     was_ready: bool = False,
+    age: float = 10,
 ) -> Object:
-    """A pod created ten seconds ago, its engine started three later. `engine` and `model` are over their statuses."""
+    """A pod whose engine started seven seconds ago. `engine` and `model` are over their statuses."""
     pod: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -66,15 +67,15 @@ def make_pod(
             "name": name,
             "namespace": KEY.namespace,
             "uid": f"uid-{name}",
-            "creationTimestamp": at(-10),
+            "creationTimestamp": at(-age),
             "labels": {LABEL_POOL: KEY.name, LABEL_TEMPLATE_HASH: template_hash},
         },
         "status": {
             "phase": "Running" if scheduled else "Pending",
             "conditions": [
-                pod_condition("PodScheduled", scheduled, -9),
-                pod_condition("PodReadyToStartContainers", sandbox, -8),
-                pod_condition("Ready", ready, -1 if ready or was_ready else -10),
+                pod_condition("PodScheduled", scheduled, 1 - age),
+                pod_condition("PodReadyToStartContainers", sandbox, 2 - age),
+                pod_condition("Ready", ready, -1 if ready or was_ready else -age),
             ],
         },
     }

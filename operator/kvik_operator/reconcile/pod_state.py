@@ -21,6 +21,11 @@ _IMAGE_REASONS: Final = frozenset(
     | {"RegistryUnavailable", "SignatureValidationFailed"}
 )
 _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_ENDED_BY_KUBELET: Final = frozenset({0, 137, 143})
+"""Exit codes of an engine that the kubelet told to end: it obeyed, was killed, or left it to the signal."""
+_KILL_DELAY: Final = timedelta(seconds=30)
+"""Between a probe's last failure, the signal and the end, as kubelets under load have it."""
+_OWN_WORDS: Final = re.compile(r"[A-Z][a-z]+[A-Z]\w*: ")
 _REASON: Final = re.compile(rf"\b({'|'.join(sorted(ENGINE_REASONS))}): (.+)$")
 
 
@@ -66,10 +71,20 @@ def live_pods(pods: Sequence[Object]) -> list[Object]:
     ]
 
 
-def pod_state(pod: Object, now: datetime, startup_timeout: timedelta) -> PodState:
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What the pool grants a pod."""
+
+    startup: timedelta
+    """From the engine's start until it is ready."""
+    grace: timedelta
+    """From the signal to end until it is killed."""
+
+
+def pod_state(pod: Object, now: datetime, patience: Patience) -> PodState:
     metadata = pod["metadata"]
     phase = _phase(pod)
-    problem = None if phase is Phase.READY else _problem(pod, phase, now, startup_timeout)
+    problem = None if phase is Phase.READY else _problem(pod, phase, now, patience)
     return PodState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -114,26 +129,25 @@ def _phase(pod: Object) -> Phase:
     return Phase.PREPARING
 
 
-def _was_ready(pod: Object, running: Object) -> bool:
-    """Since this container started: its Ready condition fell after that, instead of being false all along."""
-    fell, started = _time(pod_condition(pod, "Ready") or {}, "lastTransitionTime"), _time(running, "startedAt")
+def _was_ready(pod: Object, run: Object) -> bool:
+    """Since this run of a container started: its Ready condition fell after that, instead of being false all along."""
+    fell, started = _time(pod_condition(pod, "Ready") or {}, "lastTransitionTime"), _time(run, "startedAt")
     return fell is not None and started is not None and fell > started
 
 
-def _problem(pod: Object, phase: Phase, now: datetime, startup_timeout: timedelta) -> Problem | None:
+def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience) -> Problem | None:
     """The first of these that holds; None while the pod is just on its way."""
     name = pod["metadata"]["name"]
     if phase is Phase.SCHEDULING:
         return _unscheduled(pod, name)
+    if phase is Phase.UNREADY:
+        # It was ready since it started last: why it ended before that, however long ago, is no reason any more.
+        return Problem(Reason.PODS_NOT_READY, f"Pod {name}: the engine was ready and no longer answers /ready")
     for status in _container_statuses(pod):
-        problem = _container_problem(status, name, startup_timeout)
+        problem = _container_problem(pod, status, patience)
         if problem is not None:
             return problem
-    if phase is Phase.PREPARING:
-        return _stuck(pod, name, now)
-    if phase is Phase.UNREADY:
-        return Problem(Reason.PODS_NOT_READY, f"Pod {name}: the engine was ready and no longer answers /ready")
-    return None
+    return _stuck(pod, name, now) if phase is Phase.PREPARING else None
 
 
 def _unscheduled(pod: Object, name: str) -> Problem | None:
@@ -143,22 +157,40 @@ def _unscheduled(pod: Object, name: str) -> Problem | None:
     return Problem(Reason.UNSCHEDULABLE, f"Pod {name}: {scheduled.get('message') or 'no node fits'}")
 
 
-def _container_problem(status: Object, pod_name: str, startup_timeout: timedelta) -> Problem | None:
+def _container_problem(pod: Object, status: Object, patience: Patience) -> Problem | None:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     why, detail = waiting.get("reason"), waiting.get("message") or ""
-    where = f"Pod {pod_name}"
+    where = f"Pod {pod['metadata']['name']}"
     if why in _IMAGE_REASONS:
         return Problem(Reason.IMAGE_PULL_FAILED, f"{where}: image {status.get('image')}: {detail or why}")
     if why in _CREATE_REASONS:
         return Problem(Reason.CONTAINER_NOT_CREATED, f"{where}, container {status.get('name')}: {why}: {detail}")
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
-    if ended is None or (ended.get("exitCode") == 0 and why != "CrashLoopBackOff"):
+    if ended is None:
         return None
-    return _exit_problem(ended, status, where, startup_timeout)
+    if status.get("name") == CONTAINER_ENGINE and not status.get("started") and _timed_out(pod, ended, patience):
+        restarts = status.get("restartCount", 0)
+        text = f"{where}, container {CONTAINER_ENGINE}: not ready within startup.timeout, restarted {restarts} times"
+        return Problem(Reason.STARTUP_TIMED_OUT, text)
+    if ended.get("exitCode") == 0 and why != "CrashLoopBackOff":
+        return None
+    return _exit_problem(ended, status, where)
 
 
-def _exit_problem(ended: Object, status: Object, where: str, startup_timeout: timedelta) -> Problem:
+def _timed_out(pod: Object, ended: Object, patience: Patience) -> bool:
+    """Whether this run was ended by the startup probe: by the kubelet, about then, and without having been ready.
+
+    A crash or a liveness probe ends a run as well, any time later, and so does an engine that gives up by itself.
+    """
+    words = (ended.get("message") or "").strip().rsplit("\n", 1)[-1]
+    ran, latest = _ran(ended), patience.startup + patience.grace + _KILL_DELAY
+    by_kubelet = ended.get("exitCode") in _ENDED_BY_KUBELET and ended.get("reason") != "OOMKilled"
+    in_time = patience.startup * 0.9 <= ran <= latest
+    return by_kubelet and in_time and not _OWN_WORDS.match(words) and not _was_ready(pod, ended)
+
+
+def _exit_problem(ended: Object, status: Object, where: str) -> Problem:
     """Why a container ended with an error, in its own words where it left any."""
     container = f"{where}, container {status.get('name')}"
     own = engine_reason(ended.get("message") or "")
@@ -167,9 +199,6 @@ def _exit_problem(ended: Object, status: Object, where: str, startup_timeout: ti
     if ended.get("reason") == "OOMKilled":
         return Problem(Reason.OUT_OF_MEMORY, f"{container}: killed for using more than its memory limit")
     restarts = status.get("restartCount", 0)
-    if status.get("name") == CONTAINER_ENGINE and not status.get("started") and _ran(ended) >= startup_timeout * 0.9:
-        text = f"{container}: not ready within startup.timeout, restarted {restarts} times"
-        return Problem(Reason.STARTUP_TIMED_OUT, text)
     last_words = (ended.get("message") or "").strip().rsplit("\n", 1)[-1]
     text = f"{container}: exit code {ended.get('exitCode')}, restarted {restarts} times"
     return Problem(Reason.CRASH_LOOPING, f"{text}: {last_words}" if last_words else text)

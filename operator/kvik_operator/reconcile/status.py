@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from kvik_operator.crd.conditions import Condition, find, timestamp, to_api
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
+from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.effective_status import effective_status, prune
-from kvik_operator.reconcile.pod_state import PodState, is_ready, live_pods, pod_state
+from kvik_operator.reconcile.pod_state import Patience, PodState, is_ready, live_pods, pod_state
 from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions, template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
@@ -45,7 +46,9 @@ class Reports:
 def status_update(observed: Observed, wanted: int, applied: Applied, reports: Reports) -> StatusUpdate:
     """`wanted` is the number of replicas asked for, within the bounds of `scaling`."""
     pods = live_pods(observed.pods)
-    states = [pod_state(pod, observed.now, observed.effective.startup_timeout) for pod in pods]
+    grace = timedelta(seconds=termination_grace_seconds(observed.effective.drain_timeout))
+    patience = Patience(observed.effective.startup_timeout, grace)
+    states = [pod_state(pod, observed.now, patience) for pod in pods]
     newest = template_hash(applied.children.get(ChildKind.DEPLOYMENT))
     ready_pods = [
         pod

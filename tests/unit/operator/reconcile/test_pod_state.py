@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import Reason
-from kvik_operator.reconcile.pod_state import Phase, PodState, engine_reason, live_pods, pod_state
+from kvik_operator.reconcile.pod_state import Patience, Phase, PodState, engine_reason, live_pods, pod_state
 from tests.support.pools import NOW, at, ended, make_pod, pod_condition, restarting, terminating
 
-STARTUP = timedelta(seconds=120)
+PATIENCE = Patience(startup=timedelta(seconds=120), grace=timedelta(seconds=45))
 
 
 def state_of(pod: dict[str, Any]) -> PodState:
-    return pod_state(pod, NOW, STARTUP)
+    return pod_state(pod, NOW, PATIENCE)
 
 
 def problem_of(pod: dict[str, Any]) -> tuple[Reason, str]:
@@ -116,10 +116,40 @@ def test_a_pod_killed_for_memory_says_so() -> None:
     assert "memory limit" in message
 
 
-def test_a_pod_killed_by_its_startup_probe_says_so() -> None:
-    reason, message = problem_of(make_pod(engine=restarting(ended(137, ran=121))))
+@pytest.mark.parametrize("again", [{}, {"state": {"running": {"startedAt": at(-0.5)}}}], ids=["waits", "loads again"])
+@pytest.mark.parametrize(("exit_code", "ran"), [(137, 121), (143, 119), (0, 130), (137, 166)])
+def test_a_pod_ended_by_its_startup_probe_says_so(exit_code: int, ran: float, again: dict[str, Any]) -> None:
+    """An engine that is told to end before it is ready may well obey and exit 0."""
+    reason, message = problem_of(make_pod(engine=restarting(ended(exit_code, ran=ran)) | again, age=ran + 10))
     assert reason is Reason.STARTUP_TIMED_OUT
     assert "startup.timeout" in message
+
+
+@pytest.mark.parametrize(
+    ("last", "want"),
+    [
+        (ended(139, ran=3 * 3600), "exit code 139"),
+        (ended(137, ran=3 * 3600), "exit code 137"),
+        (ended(1, "ApiFailed: the API process died three times", ran=121), "ApiFailed: the API process died"),
+        (ended(137, "log\nApiFailed: the API process died", ran=121), "ApiFailed: the API process died"),
+        (ended(1, "RuntimeError: boom", ran=121), "RuntimeError: boom"),
+    ],
+)
+def test_a_crash_is_none_of_the_startup_probes_however_long_it_took(last: dict[str, Any], want: str) -> None:
+    reason, message = problem_of(make_pod(engine=restarting(last), age=1e5))
+    assert reason is Reason.CRASH_LOOPING
+    assert want in message
+
+
+def test_a_run_that_was_ready_did_not_time_out_before() -> None:
+    """With a short startup.timeout a liveness probe ends it about then too."""
+    pod = make_pod(engine=restarting(ended(137, ran=121)), was_ready=True, age=1e5)
+    assert problem_of(pod)[0] is Reason.CRASH_LOOPING
+
+
+def test_a_pod_that_served_for_days_is_not_blamed_on_its_crash_of_last_week() -> None:
+    before = {"lastState": {"terminated": ended(137, reason="OOMKilled")}, "restartCount": 1, "started": True}
+    assert problem_of(make_pod(engine=before, was_ready=True))[0] is Reason.PODS_NOT_READY
 
 
 def test_a_restarted_engine_keeps_its_problem_while_it_loads_again() -> None:
