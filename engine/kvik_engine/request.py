@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from kvik_engine.params import SamplingParams
 from kvik_engine.step import Row
@@ -93,8 +94,8 @@ class Branch:
     pending: int = 0
     last_step: int | None = None
     """The last planned step that touches the branch's blocks."""
-    trail: list[bytes] = field(default_factory=list)
-    """Digests of the leading whole blocks, as far as they were needed. Owned by the prefix cache."""
+    trail: list[Any] = field(default_factory=list)
+    """What the prefix cache remembers of the leading whole blocks, one entry a block. Owned by it."""
 
     @property
     def known(self) -> int:

@@ -22,11 +22,12 @@ Row = NewType("Row", int)
 
 
 class GroupKind(StrEnum):
-    """How the layers of a KV group see the past."""
+    """How the layers of a KV group see the past, and what they keep of it."""
 
     FULL = "full"
+    """Keys and values of all tokens."""
     WINDOW = "window"
-    """Only the last `KVGroup.window` tokens, a query's own included."""
+    """Keys and values of the last `KVGroup.window` tokens, a query's own included: blocks behind are given back."""
     LATENT = "latent"
     """All of it, through one vector a token from which the keys and values of all heads are made."""
 
@@ -37,6 +38,8 @@ class KVGroup:
 
     `block_bytes` is what one block takes on the device over all its layers (keys, values and scales). It is the same in
     all groups of a model, so a group with fewer layers than another has room in its blocks that is not used.
+    A table keeps its length when blocks behind the window are given back: their entries become block 0 in the tables of
+    later RowStarts and RowForks and stay stale in the runner's, which never reads them.
     """
 
     kind: GroupKind
@@ -46,13 +49,20 @@ class KVGroup:
     window: int | None = None
     """Tokens; set for GroupKind.WINDOW alone."""
 
+    def __post_init__(self) -> None:
+        if (self.kind is GroupKind.WINDOW) != (self.window is not None):
+            raise ValueError(f"a {self.kind} group with window {self.window}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"a window of {self.window} tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
     """A branch takes a row, at its first step or when it comes back from preemption.
 
     `tokens` are all tokens known to the host (prompt, then outputs); `blocks` is one block table per KV group and
-    holds what the branch already owns (prefix hits). `choice` feeds the noise, so it survives preemption.
+    holds what the branch already owns: prefix hits, then perhaps a block that a BlockCopy of this step fills.
+    `choice` feeds the noise, so it survives preemption.
     """
 
     row: Row
@@ -79,7 +89,7 @@ class RowFork:
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """Copy one whole block, all layers, before the forward of this step (copy-on-write)."""
+    """Copy one whole block, all layers, before the forward of this step (copy-on-write, hits within a block)."""
 
     source: BlockId
     target: BlockId

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvik_engine.ipc.messages import FinishReason
 from tests.support.engine_harness import Harness
-from tests.support.fake_runner import VOCAB
+from tests.support.fake_runner import FULL, VOCAB, Windows
 
 OTHER_API = 2
 _tokens = st.integers(1, VOCAB - 1)
@@ -37,18 +37,27 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 16),
         spare=st.sampled_from([0, 0, 1, 4, 16, 26]),
         prefix_cache=st.booleans(),
+        windows=st.sampled_from([FULL, FULL, (None, 6), (4, None, 4), (5,)]),
     )
     def begin(
-        self, blocks: int, block_tokens: int, max_requests: int, chunk: int, spare: int, prefix_cache: bool
+        self,
+        blocks: int,
+        block_tokens: int,
+        max_requests: int,
+        chunk: int,
+        spare: int,
+        prefix_cache: bool,
+        windows: Windows,
     ) -> None:
         budget = max_requests + spare
         self.harness = Harness(
-            blocks=blocks,
+            blocks=blocks * len(windows),
             block_tokens=block_tokens,
             max_requests=max_requests,
             chunked_prefill_tokens=min(chunk, budget),
             max_batch_tokens=budget,
             prefix_cache=prefix_cache,
+            windows=windows,
             overlap=self.overlap,
         )
         self.budget = budget

@@ -15,11 +15,12 @@ from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import Abort, CoreStats, FinishReason, Frame, Refusal, Submit, ToCore
 from kvik_engine.kv.check import check_books
 from kvik_engine.kv.manager import KVManager
-from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache
+from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
+from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.params import SamplingParams
 from kvik_engine.scheduler.scheduler import Limits, Scheduler
 from kvik_engine.step import Row, Runner
-from tests.support.fake_runner import END_TOKEN, VOCAB, FakeRunner, solo_output
+from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, solo_output
 
 API = 1
 
@@ -63,17 +64,20 @@ class Harness:
     chunked_prefill_tokens: int = 16
     max_queued_requests: int = 1000
     prefix_cache: bool = True
+    windows: Windows = FULL
     overlap: int = 0
     context: int = 4096
     runner: FakeRunner | None = None
     now: float = 1000.0
 
     def __post_init__(self) -> None:
-        self.fake = self.runner or FakeRunner(block_tokens=self.block_tokens, rows=self.max_requests)
+        self.fake = self.runner or FakeRunner(
+            block_tokens=self.block_tokens, rows=self.max_requests, windows=self.windows
+        )
         self.fake.allocate(self.blocks)
         groups = self.fake.facts.groups
-        cache = BlockHashCache(self.block_tokens, len(groups)) if self.prefix_cache else NoPrefixCache()
-        self.kv = KVManager(groups, self.blocks, cache)
+        cache: PrefixCache = BlockHashCache(groups) if self.prefix_cache else NoPrefixCache(len(groups))
+        self.kv = KVManager(groups, self.blocks, cache, step_tokens=self.max_batch_tokens)
         limits = Limits(
             max_requests=self.max_requests,
             max_batch_tokens=self.max_batch_tokens,
@@ -146,7 +150,7 @@ class Harness:
     def expected(self, request_id: int, choice: int = 0) -> list[int]:
         """What an undisturbed run alone shows to the client."""
         submit = self.submitted[request_id]
-        tokens = solo_output(submit.prompt, submit.params, choice)
+        tokens = solo_output(submit.prompt, submit.params, choice, windows=self.fake.windows)
         return tokens[:-1] if tokens[-1] in submit.params.stop_token_ids else tokens
 
     def assert_solo(self, request_id: int) -> None:

@@ -1,16 +1,17 @@
 """A pseudo-model with real block bookkeeping: wrong tables, copies, forks or reuse give wrong tokens or fail at once.
 
-The "KV" of a token is a number made of the token, its position and the KV before it, kept in the block the table
-names. The next token is a hash of all KV read through the row's table, so it depends on every visible token and on
-nothing else: not on batching, chunk size, preemption, prefix hits or overlap. `solo_output` computes the same from the
-tokens alone. Freed blocks are poisoned by the harness; reading poison fails.
+The "KV" of a token is a number made of the token, its position and the KV before it, kept per KV group in the block
+that the group's table names. The next token is a hash of all KV read through the row's tables (of a window group, only
+what is within the window), so it depends on every visible token and on nothing else: not on batching, chunk size,
+preemption, prefix hits or overlap. `solo_output` computes the same from the tokens alone. Freed blocks are poisoned by
+the harness; reading poison fails.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvik_engine.params import SamplingParams
 from kvik_engine.step import (
@@ -43,24 +44,35 @@ def kv_of(before: int, token: int, position: int) -> int:
     return (before * 6364136223846793005 + token * 1442695040888963407 + position + 1) & _MASK
 
 
-def token_from(visible: Sequence[int], params: SamplingParams, choice: int, position: int) -> int:
-    """The sample after `visible` KV, for output number `position`: noise depends on seed, choice and position only."""
+Windows = tuple[int | None, ...]
+"""Per KV group, how many tokens a query sees, itself among them; None: all."""
+FULL: Windows = (None,)
+
+
+def token_from(visible: Sequence[Sequence[int]], params: SamplingParams, choice: int, position: int) -> int:
+    """The sample after the KV that each group sees, for output number `position`.
+
+    Noise depends on seed, choice and position only.
+    """
     noise = () if params.greedy else (params.seed, choice, position)
-    token = hash((tuple(visible), noise)) % VOCAB
+    token = hash((tuple(tuple(group) for group in visible), noise)) % VOCAB
     if position < params.min_tokens:
         while token in params.stop_token_ids:
             token = (token + 1) % VOCAB
     return token
 
 
-def solo_output(prompt: Sequence[int], params: SamplingParams, choice: int = 0) -> list[int]:
+def solo_output(
+    prompt: Sequence[int], params: SamplingParams, choice: int = 0, *, windows: Windows = FULL
+) -> list[int]:
     """All output tokens of one choice, stop token included, from an undisturbed run."""
     visible: list[int] = []
     for position, token in enumerate(prompt):
         visible.append(kv_of(visible[-1] if visible else 0, token, position))
     output: list[int] = []
     while len(output) < params.max_tokens:
-        token = token_from(visible, params, choice, len(output))
+        seen = [visible if window is None else visible[-window:] for window in windows]
+        token = token_from(seen, params, choice, len(output))
         output.append(token)
         if token in params.stop_token_ids:
             break
@@ -75,9 +87,8 @@ class _RowState:
     prompt_length: int
     choice: int
     params: SamplingParams
-    table: list[BlockId]
+    tables: list[list[BlockId]]
     computed: int = 0
-    sampled: deque[int] = field(default_factory=deque)
 
 
 class FakeRunner:
@@ -94,7 +105,9 @@ class FakeRunner:
         rows: int = 1024,
         seconds: float = 0.001,
         device_bytes_total: int = 1 << 30,
+        windows: Windows = FULL,
     ) -> None:
+        self.windows = windows
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self.context_length = context_length
@@ -116,7 +129,16 @@ class FakeRunner:
             dtype="fp32",
             device="fake",
             attention="fake",
-            groups=(KVGroup(GroupKind.FULL, (0,), self.block_tokens, self.block_bytes),),
+            groups=tuple(
+                KVGroup(
+                    GroupKind.FULL if window is None else GroupKind.WINDOW,
+                    (layer,),
+                    self.block_tokens,
+                    self.block_bytes,
+                    window,
+                )
+                for layer, window in enumerate(self.windows)
+            ),
             device_bytes_total=self.device_bytes_total,
             device_bytes_used=0,
             startup_seconds={"weights_loaded": 0.0},
@@ -143,10 +165,10 @@ class FakeRunner:
         for start in plan.started:
             self._start(start)
         for work in plan.work:
-            self._row(work.row).table.extend(work.new_blocks[0])
+            for table, new in zip(self._row(work.row).tables, work.new_blocks, strict=True):
+                table.extend(new)
         for change in plan.changes:
-            self._expect(change.group == 0, "there is one group")
-            self._row(change.row).table[change.index] = change.block
+            self._row(change.row).tables[change.group][change.index] = change.block
         for fork in plan.forks:
             self._fork(fork)
         for copy in plan.copies:
@@ -161,20 +183,23 @@ class FakeRunner:
         self._expect(0 <= start.row < self.max_rows, f"row {start.row} does not exist")
         tokens = list(start.tokens)
         self._rows[start.row] = _RowState(
-            tokens, len(tokens), start.prompt_length, start.choice, start.params, list(start.blocks[0])
+            tokens, len(tokens), start.prompt_length, start.choice, start.params, [list(t) for t in start.blocks]
         )
 
     def _fork(self, fork: RowFork) -> None:
         self._expect(fork.row not in self._rows, f"row {fork.row} is in use")
         source = self._row(fork.source)
-        self._expect(list(fork.blocks[0]) == source.table, "a fork has its source's table")
+        for mine, its in zip(fork.blocks, source.tables, strict=True):
+            self._expect(len(mine) == len(its), "a fork's table is as long as its source's")
+            self._expect(all(a in (0, b) for a, b in zip(mine, its, strict=True)), "a fork has its source's table")
         self._rows[fork.row] = _RowState(
             list(source.tokens),
             source.host_tokens,
             source.prompt_length,
             fork.choice,
             source.params,
-            list(source.table),
+            [list(table) for table in fork.blocks],
+            source.computed,
         )
 
     def _run(self, work: RowWork) -> list[Sample]:
@@ -186,14 +211,24 @@ class FakeRunner:
             self._expect(work.start >= state.host_tokens, "the host gave this token")
         else:
             self._expect(end <= state.host_tokens, "the host did not give this token")
-        self._expect(len(state.table) == -(-end // self.block_tokens), "the table does not fit the tokens")
+        blocks = -(-end // self.block_tokens)
+        self._expect(all(len(table) == blocks for table in state.tables), "the table does not fit the tokens")
+        groups = range(len(self.windows))
+        state.computed = work.start
         for position in range(work.start, end):
-            before = self._read(state, position - 1) if position else 0
-            self._write(work.row, state, position, kv_of(before, state.tokens[position], position))
-        visible = [self._read(state, position) for position in range(end)] if work.sampled_rows else []
+            for group in groups:
+                before = self._read(state, group, position - 1) if position else 0
+                self._write(work.row, state, group, position, kv_of(before, state.tokens[position], position))
+        state.computed = end
+        visible = [self._visible(state, group, end) for group in groups] if work.sampled_rows else []
         return [self._sample(row, visible, end) for row in work.sampled_rows]
 
-    def _sample(self, row: Row, visible: list[int], end: int) -> Sample:
+    def _visible(self, state: _RowState, group: int, end: int) -> list[int]:
+        window = self.windows[group]
+        first = 0 if window is None else max(0, end - window)
+        return [self._read(state, group, position) for position in range(first, end)]
+
+    def _sample(self, row: Row, visible: list[list[int]], end: int) -> Sample:
         state = self._row(row)
         self._expect(len(state.tokens) == end, "a sample is not appended behind the row's tokens")
         if row in self.fail_rows:
@@ -205,23 +240,27 @@ class FakeRunner:
             return Sample(row, token)
         return Sample(row, token, -1.0, tuple(TokenLogprob(t, -1.0) for t in range(state.params.logprobs)))
 
-    def _read(self, state: _RowState, position: int) -> int:
-        value = self.blocks[state.table[position // self.block_tokens]][position % self.block_tokens]
+    def _read(self, state: _RowState, group: int, position: int) -> int:
+        value = self.blocks[state.tables[group][position // self.block_tokens]][position % self.block_tokens]
         self._expect(value != POISON, f"position {position} is read from a block that was freed or never written")
         return value
 
-    def _write(self, row: Row, state: _RowState, position: int, value: int) -> None:
-        block = state.table[position // self.block_tokens]
+    def _write(self, row: Row, state: _RowState, group: int, position: int, value: int) -> None:
+        index, offset = divmod(position, self.block_tokens)
+        block = state.tables[group][index]
         self._expect(block != 0, "block 0 is scratch")
-        old = self.blocks[block][position % self.block_tokens]
-        if old not in (POISON, value):
+        window = self.windows[group]
+        if self.blocks[block][offset] not in (POISON, value):
             for other, its in self._rows.items():
-                shared = other != row and block in its.table and its.table.index(block) == position // self.block_tokens
+                if window is not None and position < its.computed - window:
+                    continue  # behind its window the table is stale
+                table = its.tables[group]
+                shared = other != row and index < len(table) and table[index] == block
                 behind = (
                     shared and len(its.tokens) > position and its.tokens[: position + 1] != state.tokens[: position + 1]
                 )
                 self._expect(not behind, f"row {row} overwrites what row {other} reads")
-        self.blocks[block][position % self.block_tokens] = value
+        self.blocks[block][offset] = value
 
     def _row(self, row: Row) -> _RowState:
         self._expect(row in self._rows, f"row {row} was never started")

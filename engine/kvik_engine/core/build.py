@@ -10,7 +10,8 @@ from kvik_engine.core.loop import Channel, EngineCore, Serving
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
 from kvik_engine.kv.manager import KVManager
-from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache, PrefixCache
+from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
+from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.sizing import Ledger, size_cache
 from kvik_engine.scheduler.scheduler import Limits, Scheduler
 from kvik_engine.step import KVGroup, ModelFacts, Runner
@@ -34,8 +35,14 @@ def build_core(
 ) -> EngineCore:
     """An engine core over a runner whose pool is allocated as the ledger says."""
     facts = runner.facts
-    kv = KVManager(facts.groups, ledger.blocks, prefix_cache(config, facts.groups))
-    scheduler = Scheduler(limits(config), kv)
+    step_limits = limits(config)
+    kv = KVManager(
+        facts.groups,
+        ledger.blocks,
+        prefix_cache(config, facts.groups),
+        step_tokens=step_limits.max_batch_tokens,
+    )
+    scheduler = Scheduler(step_limits, kv)
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
         max_queued_requests=config.max_queued_requests,
@@ -63,9 +70,9 @@ def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache
     """The index that the configuration names; StartError ConfigInvalid for an unknown name."""
     match config.prefix_cache:
         case "block-hash":
-            return BlockHashCache(groups[0].block_tokens, len(groups))
+            return BlockHashCache(groups)
         case "disabled":
-            return NoPrefixCache()
+            return NoPrefixCache(len(groups))
         case name:
             raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not block-hash or disabled")
 

@@ -51,14 +51,14 @@ class Stats:
 
 
 def kv_tokens(scheduler: Scheduler) -> int:
-    """Tokens with KV in owned blocks: all slots of owned blocks but the empty ones at the ends of the tables.
+    """Token slots of owned blocks that hold KV, over all KV groups: all but the empty ones at the ends of the tables.
 
     A partly filled block that forks still share is counted empty once for each of them, for one step.
     """
     kv = scheduler.kv
     slots = kv.pool.owned * kv.block_tokens
-    empty = sum(len(holding.tables[0]) * kv.block_tokens - branch.computed for branch, holding in kv.holdings.items())
-    return max(0, slots - empty)
+    empty = sum(holding.length * kv.block_tokens - branch.computed for branch, holding in kv.holdings.items())
+    return max(0, slots - empty * len(kv.groups))
 
 
 def waiting_prompt_tokens(scheduler: Scheduler) -> int:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from kvik_engine.kv.manager import KVManager
-from kvik_engine.kv.prefix_hash import NoPrefixCache
+from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.params import SamplingParams
 from kvik_engine.request import Request
@@ -33,7 +33,9 @@ class WarmUp:
 def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> WarmUp:
     """Compute prompts and a few tokens with a scheduler and a cache that are thrown away."""
     started = time.perf_counter()
-    scheduler = Scheduler(limits, KVManager(runner.facts.groups, ledger.blocks, NoPrefixCache()))
+    groups = runner.facts.groups
+    kv = KVManager(groups, ledger.blocks, NoPrefixCache(len(groups)), step_tokens=limits.max_batch_tokens)
+    scheduler = Scheduler(limits, kv)
     prompt = [0] * max(1, min(_PROMPT_TOKENS, ledger.context - _OUTPUT_TOKENS))
     params = SamplingParams(max_tokens=_OUTPUT_TOKENS, seed=0)
     token_seconds: list[float] = []

@@ -98,7 +98,7 @@ class CoreStats(msgspec.Struct, frozen=True):
     kv_blocks_owned: int
     kv_blocks_cached: int
     kv_tokens: int
-    """Tokens whose KV is held in owned blocks: fill = kv_tokens / (owned * block_tokens)."""
+    """Token slots of owned blocks that hold KV, over all KV groups: fill = kv_tokens / (owned * block_tokens)."""
     running: int
     waiting: int
     waiting_prompt_tokens: int

@@ -9,16 +9,16 @@ free + cached + owned = total. Block 0 is the runner's scratch block and not cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from kvik_engine.kv.block import Block
 from kvik_engine.kv.free_list import LruList
 
 
 class BlockPool:
-    """Blocks 1 to `total`. `forget` is called for a cached block that is about to be reused."""
+    """Blocks 1 to `total`. `forget` tells the prefix cache to find a block no longer, and returns what it lost."""
 
-    def __init__(self, total: int, forget: Callable[[Block], None]) -> None:
+    def __init__(self, total: int, forget: Callable[[Block], Sequence[Block]]) -> None:
         self.blocks = [Block(number) for number in range(1, total + 1)]
         self._free = list(reversed(self.blocks))
         self._cached = LruList()
@@ -47,20 +47,18 @@ class BlockPool:
 
     def take(self, group: int) -> Block:
         """A block without content, for one holder. There must be one available."""
-        if self._free:
-            block = self._free.pop()
-        else:
-            block = self._cached.pop_oldest()
-            self._forget(block)
-        assert block.digest is None
-        assert block.holders == block.pins == 0, block
+        if not self._free:
+            self.forget(self._cached.oldest)
+        block = self._free.pop()
+        assert block.entry is None, block
+        assert block.idle, block
         block.holders = 1
         block.group = group
         return block
 
     def hold(self, block: Block) -> None:
         """One holder more; a cached block becomes owned."""
-        if block.holders == block.pins == 0:
+        if block.idle:
             self._cached.remove(block)
         block.holders += 1
 
@@ -70,11 +68,17 @@ class BlockPool:
         block.holders -= 1
         self._put_back(block)
 
-    def discard(self, block: Block) -> None:
-        """Free a cached block: its content shall not be found any more."""
-        self._cached.remove(block)
-        self._forget(block)
-        self._free.append(block)
+    def forget(self, block: Block) -> None:
+        """The content of an indexed block shall not be found any more; if nobody needs the block, it becomes free."""
+        self.uncache(self._forget(block))
+
+    def uncache(self, blocks: Iterable[Block]) -> None:
+        """The prefix cache does not find these blocks any more: those that nobody needs become free."""
+        for block in blocks:
+            assert block.entry is None, block
+            if block.idle:
+                self._cached.remove(block)
+                self._free.append(block)
 
     def pin(self, block: Block) -> None:
         """Keep an owned block although its holders may leave."""
@@ -95,9 +99,9 @@ class BlockPool:
         return list(self._cached)
 
     def _put_back(self, block: Block) -> None:
-        if block.holders or block.pins:
+        if not block.idle:
             return
-        if block.digest is None:
+        if block.entry is None:
             self._free.append(block)
         else:
             self._cached.append(block)

@@ -17,15 +17,21 @@ def check_books(kv: KVManager) -> None:
     pool = kv.pool
     holders: Counter[Block] = Counter()
     for holding in kv.holdings.values():
-        for table in holding.tables:
-            holders.update(table)
+        for table, first in zip(holding.tables, holding.firsts, strict=True):
+            holders.update(table[first:])
     pins = Counter(kv.pins)
-    free, cached = set(pool.free_blocks()), set(pool.cached_blocks())
+    free, cached, found = set(pool.free_blocks()), set(pool.cached_blocks()), set(kv.found_blocks())
     wrong = [
         *(f"{block}: {holders[block]} tables have it" for block in pool.blocks if block.holders != holders[block]),
         *(f"{block}: {pins[block]} steps or copies need it" for block in pool.blocks if block.pins != pins[block]),
-        *(f"{block}: free with content" for block in free if block.digest is not None),
-        *(f"{block}: cached without content" for block in cached if block.digest is None),
+        *(f"{block}: free with content" for block in free if block.entry is not None),
+        *(f"{block}: cached without content" for block in cached if block.entry is None),
+        *(
+            f"{block}: only the block knows that it is indexed"
+            for block in pool.blocks
+            if block.entry and block not in found
+        ),
+        *(f"{block}: only the prefix cache knows that it is indexed" for block in found if block.entry is None),
         *(
             f"{block}: in {(block in free) + (block in cached) + bool(holders[block] or pins[block])} states"
             for block in pool.blocks

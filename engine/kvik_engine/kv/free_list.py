@@ -46,10 +46,10 @@ class LruList:
         block.previous = block.next = None
         self._length -= 1
 
-    def pop_oldest(self) -> Block:
-        """Take out the head. The list must not be empty."""
+    @property
+    def oldest(self) -> Block:
+        """The head. The list must not be empty."""
         block = self._ends.next
         assert block is not None
         assert block is not self._ends, "the list is empty"
-        self.remove(block)
         return block

@@ -8,28 +8,14 @@ GHSA-rm76-4mrf-v9r8). Only blocks whose tokens are all computed and accepted are
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Protocol
 
-from kvik_engine.kv.block import Block
+from kvik_engine.kv.block import SCRATCH, Block
+from kvik_engine.kv.prefix_cache import GroupBlocks, Hit
+from kvik_engine.kv.windows import first_needed
 from kvik_engine.request import Branch
-
-
-class PrefixCache(Protocol):
-    """Maps beginnings of token sequences to blocks that hold their KV."""
-
-    def find(self, branch: Branch, limit: int) -> list[tuple[Block, ...]]:
-        """The longest run of leading blocks, one block per KV group each, that covers at most `limit` tokens."""
-        ...
-
-    def add(self, branch: Branch, index: int, blocks: Sequence[Block]) -> None:
-        """The branch's block number `index` is computed and accepted; `blocks` has one block per KV group."""
-        ...
-
-    def forget(self, block: Block) -> None:
-        """`block` will be reused or must not be found any more."""
-        ...
+from kvik_engine.step import KVGroup
 
 
 def root(salt: bytes) -> bytes:
@@ -45,31 +31,50 @@ def chain(parent: bytes, tokens: Sequence[int]) -> bytes:
 class BlockHashCache:
     """Whole blocks, found by digest. Equal blocks are not merged: the first one added is the one that is found."""
 
-    def __init__(self, block_tokens: int, groups: int) -> None:
-        self._block_tokens = block_tokens
-        self._found: list[dict[bytes, Block]] = [{} for _ in range(groups)]
+    def __init__(self, groups: Sequence[KVGroup]) -> None:
+        self._groups = tuple(groups)
+        self._block_tokens = groups[0].block_tokens
+        self._found: list[dict[bytes, Block]] = [{} for _ in groups]
 
-    def find(self, branch: Branch, limit: int) -> list[tuple[Block, ...]]:
-        hits: list[tuple[Block, ...]] = []
-        for index in range(limit // self._block_tokens):
+    def find(self, branch: Branch, limit: int) -> Hit:
+        size, whole = self._block_tokens, 0
+        tables: list[list[Block]] = [[] for _ in self._groups]
+        runs = [0] * len(self._groups)
+        for index in range(limit // size):
             digest = self._digest(branch, index)
-            blocks = tuple(found[digest] for found in self._found if digest in found)
-            if len(blocks) < len(self._found):
+            for group, found in enumerate(self._found):
+                block = found.get(digest)
+                tables[group].append(block or SCRATCH)
+                runs[group] = runs[group] + 1 if block else 0
+            reach = [index + 1 - first_needed(group, (index + 1) * size) for group in self._groups]
+            if all(run >= needed for run, needed in zip(runs, reach, strict=True)):
+                whole = index + 1
+            elif any(group.window is None and not run for group, run in zip(self._groups, runs, strict=True)):
                 break
-            hits.append(blocks)
-        return hits
+        firsts = [first_needed(group, whole * size) for group in self._groups]
+        return Hit(
+            whole * size,
+            tuple((SCRATCH,) * first + tuple(table[first:whole]) for table, first in zip(tables, firsts, strict=True)),
+        )
 
-    def add(self, branch: Branch, index: int, blocks: Sequence[Block]) -> None:
-        digest = self._digest(branch, index)
-        for found, block in zip(self._found, blocks, strict=True):
-            if block.digest is None and digest not in found:
-                block.digest = digest
-                found[digest] = block
+    def add(self, branch: Branch, tokens: int, tables: GroupBlocks, *, since: int) -> Sequence[Block]:
+        for index in range(since // self._block_tokens, tokens // self._block_tokens):
+            digest = self._digest(branch, index)
+            for found, table in zip(self._found, tables, strict=True):
+                block = table[index]
+                if block is not SCRATCH and block.entry is None and digest not in found:
+                    block.entry = digest
+                    found[digest] = block
+        return ()
 
-    def forget(self, block: Block) -> None:
-        if block.digest is not None:
-            del self._found[block.group][block.digest]
-            block.digest = None
+    def forget(self, block: Block) -> Sequence[Block]:
+        assert isinstance(block.entry, bytes), block
+        del self._found[block.group][block.entry]
+        block.entry = None
+        return (block,)
+
+    def blocks(self) -> Iterable[Block]:
+        return (block for found in self._found for block in found.values())
 
     def _digest(self, branch: Branch, index: int) -> bytes:
         trail = branch.trail
@@ -78,17 +83,5 @@ class BlockHashCache:
             tokens = branch.tokens[start : start + self._block_tokens]
             assert len(tokens) == self._block_tokens, "only whole blocks of known tokens have a digest"
             trail.append(chain(trail[-1] if trail else root(branch.request.salt), tokens))
-        return trail[index]
-
-
-class NoPrefixCache:
-    """Finds nothing and keeps nothing: prefixCache Disabled."""
-
-    def find(self, branch: Branch, limit: int) -> list[tuple[Block, ...]]:
-        return []
-
-    def add(self, branch: Branch, index: int, blocks: Sequence[Block]) -> None:
-        pass
-
-    def forget(self, block: Block) -> None:
-        assert block.digest is None
+        digest: bytes = trail[index]
+        return digest

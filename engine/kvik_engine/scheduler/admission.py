@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kvik_engine.kv.block import Block
 from kvik_engine.kv.manager import KVManager
+from kvik_engine.kv.prefix_cache import Hit
 from kvik_engine.request import Branch, Life, Request
 
 WATERMARK = 0.02
@@ -28,14 +28,12 @@ def watermark(kv: KVManager, running: Iterable[Request]) -> int:
 
 def blocks_for_known(request: Request, kv: KVManager) -> int:
     """Blocks for all known tokens of all branches, the whole blocks of the prompt shared among them."""
-    shared = kv.whole(request.prompt_length)
-    return shared + sum(kv.needed(branch.known) - shared for branch in request.live)
+    return kv.needed([branch.known for branch in request.live], shared=request.prompt_length)
 
 
 def blocks_at_most(request: Request, kv: KVManager) -> int:
     """Blocks when every branch is at its token limit. The last token of a branch needs no KV."""
-    shared = kv.whole(request.prompt_length)
-    return shared + len(request.live) * (kv.needed(request.token_limit - 1) - shared)
+    return kv.needed([request.token_limit - 1] * len(request.live), shared=kv.always_shared(request.prompt_length))
 
 
 def can_ever_fit(request: Request, kv: KVManager, rows: int) -> bool:
@@ -48,7 +46,7 @@ def has_room(
     kv: KVManager,
     *,
     running: Sequence[Request],
-    hits: Sequence[tuple[Block, ...]],
+    hit: Hit,
     owed: int,
     more_blocks: int,
     pool_was_full: bool,
@@ -57,8 +55,8 @@ def has_room(
 
     Alone it needs no watermark. In a pool-full episode it must fit, with everything that runs, to the last token.
     """
-    room = kv.pool.available + more_blocks - kv.idle(hits)
-    hit_blocks = sum(len(blocks) for blocks in hits)
+    room = kv.pool.available + more_blocks - kv.idle(hit.without_part())
+    hit_blocks = len(hit.shared)
     if not running:
         return blocks_for_known(request, kv) - hit_blocks <= room
     if pool_was_full:
@@ -74,16 +72,12 @@ def owed(request: Request, kv: KVManager) -> int:
 def _owed_to(branch: Branch, kv: KVManager) -> int:
     request = branch.request
     if branch.life is Life.RUNNING:
-        return 0 if branch.decoding else max(0, kv.needed(branch.known) - kv.held(branch))
+        return 0 if branch.decoding else kv.growth(branch, branch.known)
     if branch is request.leader:
-        return kv.needed(branch.known)
-    return kv.needed(branch.known) - kv.whole(request.prompt_length)
+        return kv.needed([branch.known])
+    return kv.needed([branch.known]) - kv.whole(request.prompt_length)
 
 
 def growth_at_most(running: Iterable[Request], kv: KVManager) -> int:
     """Blocks that running requests may still take until all of them end."""
-    return sum(
-        kv.needed(request.token_limit - 1) - (kv.held(branch) if branch.life is Life.RUNNING else 0)
-        for request in running
-        for branch in request.live
-    )
+    return sum(kv.growth(branch, request.token_limit - 1) for request in running for branch in request.live)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvik_engine.kv.manager import Prepared, Tables
@@ -69,9 +70,10 @@ class PlanBuilder:
         """Blocks kept for prompts admitted before; the head need not care."""
         return 0 if request is self.head else sum(n for other, n in self.owed.items() if other is not request)
 
-    def start(self, branch: Branch, tables: Tables) -> None:
-        """The branch takes its row with all tokens the host knows."""
+    def start(self, branch: Branch, tables: Tables, copies: Sequence[BlockCopy] = ()) -> None:
+        """The branch takes its row with all tokens the host knows. `copies` fill blocks of its tables."""
         request = branch.request
+        self._copies.extend(copies)
         self._started.append(
             RowStart(_row(branch), tuple(branch.tokens), request.prompt_length, branch.choice, request.params, tables)
         )

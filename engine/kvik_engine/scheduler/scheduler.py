@@ -202,7 +202,6 @@ class Scheduler:
             insort(self.running, request, key=rank)
             for branch in request.live:
                 self._rows.reserve(branch)
-            self._count_prefix_hit(request)
             step.owed[request] = admission.owed(request, self.kv)
             self._start(step, request.live[0])
 
@@ -221,12 +220,12 @@ class Scheduler:
 
     def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:
         """Whether a waiting request gets its rows and blocks now, or would with some more of them."""
-        hits = self.kv.find(request.live[0])
+        hit = self.kv.find(request.live[0])
         return len(request.live) <= self._rows.free + more_rows and admission.has_room(
             request,
             self.kv,
             running=self.running,
-            hits=hits,
+            hit=hit,
             owed=sum(step.owed.values()),
             more_blocks=more_blocks,
             pool_was_full=self._full_from is not None and request.slo_class >= self._full_from,
@@ -242,36 +241,43 @@ class Scheduler:
         if branch is leader:
             return True
         assert leader is not None
-        return branch.forked and leader.scheduled >= self._shared_tokens(branch)
+        return branch.forked and leader.scheduled >= self._whole_prompt(branch)
 
     def _start(self, step: PlanBuilder, branch: Branch) -> None:
         """Start a branch from what the prefix cache or its leader has, and compute its first chunk."""
         kv, request = self.kv, branch.request
-        hits = kv.find(branch)
-        shared = 0 if branch is request.leader else self._shared_tokens(branch)
-        known = max(shared, len(hits) * kv.block_tokens)
+        hit = kv.find(branch)
+        shared = self._shared_tokens(branch)
+        forks = shared > 0 and shared >= hit.tokens
+        known = shared if forks else hit.tokens
         upto = min(branch.known, known + min(step.prefill_left, step.tokens_left))
 
         def missing() -> int:
-            return kv.needed(upto) - kv.whole(known) + (kv.idle(hits) if known > shared else 0)
+            return kv.between(shared, upto) if forks else kv.to_start(hit, upto)
 
         if not self._get_blocks(step, request, missing):
             return
-        if known > shared:
-            tables = kv.start(branch, hits)
-            branch.start(len(branch.tokens), computed=known, scheduled=known)
-        elif shared:
+        if forks:
             assert request.leader is not None
             tables = kv.fork(request.leader, branch, shared)
             branch.start(len(branch.tokens), computed=min(shared, request.leader.computed), scheduled=shared)
+            step.start(branch, tables)
         else:
-            tables = kv.start(branch, ())
-            branch.start(len(branch.tokens), computed=0, scheduled=0)
-        step.start(branch, tables)
+            started = kv.start(branch, hit, step.step)
+            branch.start(len(branch.tokens), computed=hit.tokens, scheduled=hit.tokens)
+            step.start(branch, started.tables, started.copies)
+        self._count_prefix_hit(request, known)
         self._schedule_chunk(step, branch)
 
     def _shared_tokens(self, branch: Branch) -> int:
-        """Tokens in the whole blocks of the prompt: what a preempted branch shares with its leader."""
+        """Tokens that a preempted branch takes over from its leader: those in the whole blocks of the prompt."""
+        leader, shared = branch.request.leader, self._whole_prompt(branch)
+        if branch is leader or not shared:
+            return 0
+        assert leader is not None
+        return shared if self.kv.can_fork(leader, shared) else 0
+
+    def _whole_prompt(self, branch: Branch) -> int:
         return branch.request.prompt_length // self.kv.block_tokens * self.kv.block_tokens
 
     def _schedule_chunk(self, step: PlanBuilder, branch: Branch) -> None:
@@ -375,12 +381,13 @@ class Scheduler:
         request.end()
         self._full_from = None
 
-    def _count_prefix_hit(self, request: Request) -> None:
+    def _count_prefix_hit(self, request: Request, cached_tokens: int) -> None:
+        """The first branch of a request has started for the first time."""
         if request.cached_tokens is None:
-            request.cached_tokens = len(self.kv.find(request.live[0])) * self.kv.block_tokens
+            request.cached_tokens = cached_tokens
             self.counters.prompt_tokens += request.prompt_length
             self.counters.prefix_query_tokens += request.prompt_length
-            self.counters.prefix_hit_tokens += request.cached_tokens
+            self.counters.prefix_hit_tokens += cached_tokens
 
     def _in_flight_of(self, request: Request) -> bool:
         return any(self.kv.in_flight(branch) for branch in request.branches)

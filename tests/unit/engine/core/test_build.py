@@ -10,7 +10,8 @@ from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, prefix_cache, size
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache
+from kvik_engine.kv.prefix_cache import NoPrefixCache
+from kvik_engine.kv.prefix_hash import BlockHashCache
 from tests.support.engine_harness import MemoryChannel
 from tests.support.fake_runner import FakeRunner
 

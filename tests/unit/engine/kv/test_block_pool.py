@@ -8,16 +8,17 @@ def make_pool(total: int) -> tuple[BlockPool, list[Block]]:
     """A pool, and the list of blocks whose content it gave up."""
     forgotten: list[Block] = []
 
-    def forget(block: Block) -> None:
-        block.digest = None
+    def forget(block: Block) -> list[Block]:
+        block.entry = None
         forgotten.append(block)
+        return [block]
 
     return BlockPool(total, forget), forgotten
 
 
-def cached_block(pool: BlockPool, digest: bytes) -> Block:
+def cached_block(pool: BlockPool, entry: bytes) -> Block:
     block = pool.take(0)
-    block.digest = digest
+    block.entry = entry
     pool.drop(block)
     return block
 
@@ -31,7 +32,7 @@ def test_block_0_is_never_handed_out() -> None:
 def test_a_dropped_block_is_free_without_content_and_cached_with_it() -> None:
     pool, _ = make_pool(2)
     first, second = pool.take(0), pool.take(0)
-    second.digest = b"content"
+    second.entry = b"content"
     pool.drop(first)
     pool.drop(second)
     assert (pool.free, pool.cached, pool.owned) == (1, 1, 0)
@@ -42,7 +43,7 @@ def test_free_blocks_are_taken_before_cached_ones_and_those_by_last_use() -> Non
     old = cached_block(pool, b"old")
     first = pool.take(0)
     assert first is not old
-    first.digest = b"new"
+    first.entry = b"new"
     pool.drop(first)
     assert pool.take(0) not in (old, first)
     assert pool.take(0) is old
@@ -56,7 +57,7 @@ def test_a_cached_block_that_is_held_again_cannot_be_taken() -> None:
     pool.hold(block)
     assert (pool.available, pool.owned) == (0, 1)
     pool.drop(block)
-    assert (pool.cached, block.digest) == (1, b"content")
+    assert (pool.cached, block.entry) == (1, b"content")
 
 
 def test_a_pinned_block_stays_owned_when_its_holders_leave() -> None:

@@ -14,7 +14,9 @@ def filled(count: int) -> tuple[LruList, list[Block]]:
 
 def test_the_oldest_leaves_first() -> None:
     lru, blocks = filled(3)
-    assert [lru.pop_oldest() for _ in blocks] == blocks
+    for block in blocks:
+        assert lru.oldest is block
+        lru.remove(block)
     assert len(lru) == 0
 
 
@@ -39,4 +41,4 @@ def test_a_block_is_in_a_list_once_at_most() -> None:
 def test_an_empty_list_has_no_oldest() -> None:
     lru, _ = filled(0)
     with pytest.raises(AssertionError):
-        lru.pop_oldest()
+        _ = lru.oldest

@@ -6,7 +6,8 @@ import pytest
 
 from kvik_engine.kv.check import BooksDoNotBalance, check_books, check_idle
 from kvik_engine.kv.manager import KVManager
-from kvik_engine.kv.prefix_hash import BlockHashCache, NoPrefixCache
+from kvik_engine.kv.prefix_cache import NoPrefixCache
+from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.params import SamplingParams
 from kvik_engine.request import Branch, Request
 from kvik_engine.step import GroupKind, KVGroup, Row
@@ -16,7 +17,8 @@ BLOCK = 4
 
 def make_kv(blocks: int = 16, *, groups: int = 1, prefix_cache: bool = True) -> KVManager:
     kv_groups = [KVGroup(GroupKind.FULL, (layer,), BLOCK, 64) for layer in range(groups)]
-    return KVManager(kv_groups, blocks, BlockHashCache(BLOCK, groups) if prefix_cache else NoPrefixCache())
+    cache = BlockHashCache(kv_groups) if prefix_cache else NoPrefixCache(groups)
+    return KVManager(kv_groups, blocks, cache, step_tokens=16)
 
 
 def make_branch(tokens: list[int], *, n: int = 1, salt: bytes = b"") -> Branch:
@@ -27,10 +29,10 @@ def make_branch(tokens: list[int], *, n: int = 1, salt: bytes = b"") -> Branch:
 def compute(kv: KVManager, branch: Branch, upto: int, step: int, *, settle: bool = True) -> None:
     """Plan tokens up to `upto` in step `step`, and settle it."""
     if branch not in kv.holdings:
-        hits = kv.find(branch)
-        kv.start(branch, hits)
+        hit = kv.find(branch)
+        kv.start(branch, hit, step)
         branch.row = Row(0)
-        branch.start(len(branch.tokens), computed=len(hits) * BLOCK, scheduled=len(hits) * BLOCK)
+        branch.start(len(branch.tokens), computed=hit.tokens, scheduled=hit.tokens)
     kv.prepare(branch, upto, step)
     branch.plan(upto, step, samples=False)
     if settle:
@@ -64,7 +66,7 @@ def test_every_group_has_a_block_table_of_its_own_over_one_pool() -> None:
     assert [len(table) for table in tables] == [3, 3]
     assert len({block for table in tables for block in table}) == 6
     finish(kv, branch)
-    assert len(kv.find(make_branch(list(range(9))))) == 2
+    assert kv.find(make_branch(list(range(9)))).tokens == 2 * BLOCK
 
 
 def test_a_warm_prompt_hits_its_whole_blocks_but_never_all_of_its_tokens() -> None:
@@ -72,24 +74,24 @@ def test_a_warm_prompt_hits_its_whole_blocks_but_never_all_of_its_tokens() -> No
     branch = make_branch(list(range(8)))
     compute(kv, branch, 8, 1)
     finish(kv, branch)
-    assert len(kv.find(make_branch(list(range(8))))) == 1
-    assert len(kv.find(make_branch([*range(8), 99]))) == 2
-    assert len(kv.find(make_branch([*range(7), 99, 98]))) == 1
-    assert kv.find(make_branch([99, *range(1, 9)])) == []
+    assert kv.find(make_branch(list(range(8)))).tokens == 1 * BLOCK
+    assert kv.find(make_branch([*range(8), 99])).tokens == 2 * BLOCK
+    assert kv.find(make_branch([*range(7), 99, 98])).tokens == 1 * BLOCK
+    assert kv.find(make_branch([99, *range(1, 9)])).tokens == 0
 
 
 def test_equal_blocks_behind_different_beginnings_are_different() -> None:
     kv = make_kv()
     compute(kv, make_branch([1, 1, 1, 1, 7, 7, 7, 7, 7]), 9, 1)
-    assert kv.find(make_branch([2, 2, 2, 2, 7, 7, 7, 7, 7])) == []
+    assert kv.find(make_branch([2, 2, 2, 2, 7, 7, 7, 7, 7])).tokens == 0
 
 
 def test_requests_of_different_salts_never_share_a_block() -> None:
     """vllm GHSA-rm76-4mrf-v9r8: a shared cache tells one tenant what another asked."""
     kv = make_kv()
     compute(kv, make_branch(list(range(9)), salt=b"one"), 9, 1)
-    assert kv.find(make_branch(list(range(9)), salt=b"two")) == []
-    assert len(kv.find(make_branch(list(range(9)), salt=b"one"))) == 2
+    assert kv.find(make_branch(list(range(9)), salt=b"two")).tokens == 0
+    assert kv.find(make_branch(list(range(9)), salt=b"one")).tokens == 2 * BLOCK
 
 
 def test_only_computed_tokens_are_indexed() -> None:
@@ -99,7 +101,7 @@ def test_only_computed_tokens_are_indexed() -> None:
     compute(kv, branch, 4, 1)
     compute(kv, branch, 9, 2, settle=False)
     kv.commit(branch)
-    assert len(kv.find(make_branch(list(range(9))))) == 1
+    assert kv.find(make_branch(list(range(9)))).tokens == 1 * BLOCK
 
 
 def test_tokens_behind_a_stop_string_are_not_found_again() -> None:
@@ -109,7 +111,7 @@ def test_tokens_behind_a_stop_string_are_not_found_again() -> None:
     compute(kv, branch, 12, 1)
     kv.release(branch, accepted=6)
     check_books(kv)
-    assert len(kv.find(make_branch(list(range(12))))) == 1
+    assert kv.find(make_branch(list(range(12)))).tokens == 1 * BLOCK
     assert kv.pool.cached == 1
 
 
@@ -130,7 +132,7 @@ def test_a_disabled_cache_finds_nothing_and_keeps_nothing() -> None:
     branch = make_branch(list(range(9)))
     compute(kv, branch, 9, 1)
     finish(kv, branch)
-    assert kv.find(make_branch(list(range(9)))) == []
+    assert kv.find(make_branch(list(range(9)))).tokens == 0
     assert (kv.pool.free, kv.pool.cached) == (16, 0)
 
 
@@ -144,7 +146,7 @@ def test_a_prefix_outlives_its_ends() -> None:
     assert [block.id for block in kv.pool.cached_blocks()] == list(reversed(chain))
     other = make_branch([50, 51])
     compute(kv, other, 2, 2)
-    assert len(kv.find(make_branch([*range(12), 1]))) == 2
+    assert kv.find(make_branch([*range(12), 1])).tokens == 2 * BLOCK
 
 
 def test_a_hit_takes_the_blocks_out_of_reach_of_others() -> None:

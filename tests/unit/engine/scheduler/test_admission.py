@@ -12,7 +12,8 @@ BLOCK = 4
 
 
 def make_kv(blocks: int) -> KVManager:
-    return KVManager([KVGroup(GroupKind.FULL, (0,), BLOCK, 64)], blocks, BlockHashCache(BLOCK, 1))
+    groups = [KVGroup(GroupKind.FULL, (0,), BLOCK, 64)]
+    return KVManager(groups, blocks, BlockHashCache(groups), step_tokens=64)
 
 
 def make(prompt: int, max_tokens: int, n: int = 1) -> Request:
