@@ -1,7 +1,7 @@
 """The private folder of one start: sockets, heartbeat, configuration. Standard library only.
 
-`BASE/PID-RANDOM` with a lock that the launch process holds while it lives, so that a later start can sweep what a
-killed one left, also in another PID namespace.
+`BASE/kvik-PID-RANDOM` with a lock that the launch process holds while it lives, so that a later start can sweep what a
+killed one left, also in another PID namespace. BASE may hold anything else: what does not look like ours is left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,6 +19,8 @@ from pathlib import Path
 
 LOCK_FILE = "lock"
 CONFIG_FILE = "config.json"
+_NAME = re.compile(r"kvik-\d+-[a-z0-9_]{8}\Z")
+"""As `create` names folders: the prefix, then what tempfile.mkdtemp adds."""
 
 
 class RunDir:
@@ -31,15 +34,17 @@ class RunDir:
     def create(cls, base: Path) -> RunDir:
         """A fresh folder (0700) below `base`, after sweeping those whose owner is gone.
 
-        OSError when `base` cannot be used: also PermissionError when it is another user's, or open to others.
+        OSError when `base` cannot be used: also PermissionError when it is a link, another user's, or open to others.
         """
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = base.stat()
+        status = base.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise PermissionError(errno.EPERM, "it is a link, which another user may have planted", str(base))
         if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(errno.EPERM, "another user may write it", str(base))
         with _one_at_a_time(base):
             sweep(base)
-            path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+            path = Path(tempfile.mkdtemp(prefix=f"kvik-{os.getpid()}-", dir=base))
             lock = os.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(path, lock)
@@ -60,9 +65,7 @@ def default_base() -> Path:
 
 def running(base: Path) -> Iterator[Path]:
     """Folders of engines that run now."""
-    for path in sorted(base.glob("[!.]*")):
-        if _locked(path):
-            yield path
+    return (path for path in sorted(_ours(base)) if _locked(path))
 
 
 @contextlib.contextmanager
@@ -78,9 +81,18 @@ def _one_at_a_time(base: Path) -> Iterator[None]:
 
 def sweep(base: Path) -> None:
     """Remove folders whose owner is gone."""
-    for path in base.glob("[!.]*"):
+    for path in _ours(base):
         if (path / LOCK_FILE).exists() and not _locked(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _ours(base: Path) -> Iterator[Path]:
+    """Folders that `create` made for this user: by name, no links. Many programs keep a file called `lock`."""
+    for path in base.glob("kvik-*"):
+        with contextlib.suppress(OSError):  # swept by another start meanwhile
+            status = path.lstat()
+            if _NAME.match(path.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                yield path
 
 
 def _locked(path: Path) -> bool:

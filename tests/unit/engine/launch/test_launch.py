@@ -244,15 +244,47 @@ def test_a_convert_that_hangs_is_given_up(engines: list[Engine], tmp_path: Path)
     assert "did not end in time" in errors
 
 
+def locked_by_nobody(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "lock").touch()
+    return folder
+
+
+def test_a_start_leaves_alone_what_it_did_not_make(tmp_path: Path) -> None:
+    """As root with --run-dir /var/lib, a file called `lock` in a folder such as /var/lib/dpkg is no sign of ours."""
+    names = ("dpkg", "123-abc_0123", "kvik-123", "kvik-1-abc_0123x", "kvik-x-abc_0123", "my-kvik-1-abc_0123")
+    foreign = [locked_by_nobody(tmp_path / name) for name in names]
+    (tmp_path / "data").mkdir()
+    target = locked_by_nobody(tmp_path / "data" / "target")
+    link = tmp_path / "kvik-1-linked_0"
+    link.symlink_to(target)
+    run_dir = RunDir.create(tmp_path)
+    assert all((folder / "lock").exists() for folder in [*foreign, target, link])
+    assert list(running(tmp_path)) == [run_dir.path]
+    run_dir.remove()
+
+
+def test_a_base_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
+    """Whoever plants /tmp/kvik-UID must not choose which folder a start sweeps."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    old = locked_by_nobody(victim / "kvik-123-abc_0123")
+    (tmp_path / "base").symlink_to(victim)
+    with pytest.raises(PermissionError, match="link"):
+        RunDir.create(tmp_path / "base")
+    assert old.exists()
+
+
 def test_run_folders_of_running_engines_are_found_and_others_swept(tmp_path: Path) -> None:
+    old = locked_by_nobody(tmp_path / "kvik-123-abc_0123")
     mine = RunDir.create(tmp_path)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "lock").touch()
+    assert not old.exists()
+    old = locked_by_nobody(old)
     mine.config_file.write_text(json.dumps({"port": 1}))
     assert list(running(tmp_path)) == [mine.path]
     assert mine.path.stat().st_mode & 0o777 == 0o700
     other = RunDir.create(tmp_path)
-    assert not (tmp_path / "old").exists()
+    assert not old.exists()
     assert sorted(running(tmp_path)) == sorted([mine.path, other.path])
     mine.remove()
     other.remove()
