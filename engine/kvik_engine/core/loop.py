@@ -15,6 +15,7 @@ from kvik_engine.ipc.messages import Abort, CoreStats, Frame, Refusal, Submit, T
 from kvik_engine.kv.check import check_idle
 from kvik_engine.request import Life, Request, RequestKey
 from kvik_engine.scheduler.scheduler import Scheduler
+from kvik_engine.scheduler.startable import Startable
 from kvik_engine.step import Runner
 
 log = logging.getLogger(__name__)
@@ -53,8 +54,8 @@ class EngineCore:
         self._clock = clock
         self._requests: dict[RequestKey, Request] = {}
         self._news = NewsByApi()
-        self._startable = 0
-        """Requests of this step's messages that find a free row and so will not wait."""
+        self._startable = Startable(scheduler)
+        """Made anew for each step's messages."""
 
     @property
     def busy(self) -> bool:
@@ -67,7 +68,8 @@ class EngineCore:
         Without work it waits up to `wait` seconds for messages. Returns whether anything happened.
         """
         received = self._channel.poll(0.0 if self.busy else wait)
-        self._startable = 0 if self.scheduler.waiting else self.scheduler.free_rows
+        if received:
+            self._startable = Startable(self.scheduler)
         for message in received:
             self._take(message)
         plan = self.scheduler.plan(self._clock())
@@ -101,20 +103,18 @@ class EngineCore:
     def _submit(self, submit: Submit) -> None:
         """Queue a request, or tell why not."""
         key = (submit.api_id, submit.request_id)
-        refusal = self._refusal(submit, key)
+        refusal = self._fault(submit, key)
+        if refusal is None:
+            request = _request(submit, key)
+            refusal = self._no_place(request)
         if refusal is not None:
             self._news.refused(submit.api_id, refusal)
-            return
-        request = _request(submit, key)
-        if not self.scheduler.fits(request):
-            message = f"{submit.params.n} choices of this length can never fit this engine's rows and KV cache"
-            self._news.refused(submit.api_id, Refusal(submit.request_id, "too_long", message))
             return
         self._requests[key] = request
         self.scheduler.add(request)
         self._news.queued(key)
 
-    def _refusal(self, submit: Submit, key: RequestKey) -> Refusal | None:
+    def _fault(self, submit: Submit, key: RequestKey) -> Refusal | None:
         if key in self._requests:
             return Refusal(submit.request_id, "duplicate", "this request id is in use")
         if (why := invalid(submit, self._serving.bounds)) is not None:
@@ -122,10 +122,19 @@ class EngineCore:
             return Refusal(submit.request_id, "invalid", why)
         if (why := too_long(submit, self._serving.bounds)) is not None:
             return Refusal(submit.request_id, "too_long", why)
-        if len(self.scheduler.waiting) >= self._serving.max_queued_requests + self._startable:
+        return None
+
+    def _no_place(self, request: Request) -> Refusal | None:
+        request_id = request.key[1]
+        if not self.scheduler.fits(request):
+            message = f"{request.params.n} choices of this length can never fit this engine's rows and KV cache"
+            return Refusal(request_id, "too_long", message)
+        waiting = len(self.scheduler.waiting) - self._startable.taken
+        if not self._startable.take(request) and waiting >= self._serving.max_queued_requests:
             self.stats.refused += 1
-            message = f"{len(self.scheduler.waiting)} requests wait already"
-            return Refusal(submit.request_id, "queue_full", message, retry_after=self._retry_after())
+            return Refusal(
+                request_id, "queue_full", f"{waiting} requests wait already", retry_after=self._retry_after()
+            )
         return None
 
     def _retry_after(self) -> float:

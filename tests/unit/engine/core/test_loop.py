@@ -107,6 +107,37 @@ def test_a_burst_that_finds_free_rows_is_not_refused() -> None:
     assert harness.refused == {}
 
 
+def test_choices_count_as_rows_not_as_requests_against_the_queue() -> None:
+    """Two requests of four choices take all eight rows, so the next ones wait, however many rows were free before."""
+    harness = Harness(max_requests=8, max_queued_requests=2)
+    for request_id in range(12):
+        harness.submit(request_id, [1, 2, 3], n=4, max_tokens=4)
+    harness.step()
+    assert len(harness.scheduler.running) == 2
+    assert len(harness.scheduler.waiting) == 2
+    assert sorted(harness.refused) == list(range(4, 12))
+    harness.run()
+
+
+def test_rows_without_room_in_the_cache_do_not_lengthen_the_queue() -> None:
+    harness = Harness(blocks=20, max_requests=8, max_queued_requests=1)
+    for request_id in range(8):
+        harness.submit(request_id, [request_id] * 24, max_tokens=4)
+    harness.step()
+    assert len(harness.scheduler.waiting) == 1
+    assert len(harness.scheduler.running) + len(harness.refused) == 7
+    harness.run()
+
+
+def test_a_request_that_can_never_fit_is_told_so_though_the_queue_is_full() -> None:
+    harness = Harness(max_requests=1, max_queued_requests=0)
+    harness.submit(1, [1, 2, 3], max_tokens=5)
+    harness.submit(2, [1, 2, 3], n=2)
+    harness.step()
+    assert harness.refused[2].code == "too_long"
+    harness.run()
+
+
 def test_a_queue_of_none_still_serves_what_can_start_at_once() -> None:
     harness = Harness(max_requests=1, max_queued_requests=0)
     harness.submit(1, [1, 2, 3], max_tokens=5, stop_token_ids=())
