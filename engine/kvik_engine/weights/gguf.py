@@ -1,33 +1,28 @@
 """GGUF files: tensors dequantised in slices by the gguf package, whose numpy code is vectorised.
 
-The head is read by gguf_header, bounded; here the table of tensors is checked against the file before it is mapped.
+The head is read by gguf_header, bounded, and gguf_tensors checks the table of tensors before the file is mapped.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
-from kvik_engine.errors import StartError, StartReason
 from kvik_engine.weights.gguf_config import config_from_gguf
-from kvik_engine.weights.gguf_header import GGUFHeader, TensorInfo, read_header
+from kvik_engine.weights.gguf_header import read_header
+from kvik_engine.weights.gguf_tensors import check_tensor_table, stored_bytes
 
 SLICE_ELEMENTS = 1 << 20
 """Elements dequantised at a time: numpy's temporaries stay within tens of megabytes."""
 
 _FLOATS = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
-_READABLE = frozenset(
-    GGMLQuantizationType[name]
-    for name in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-)
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -88,40 +83,6 @@ def undo_rotary_permutation(tensor: Tensor, heads: int) -> Tensor:
     """
     pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def stored_bytes(info: TensorInfo) -> int:
-    """Bytes of a tensor in the file."""
-    block, size = GGML_QUANT_SIZES[GGMLQuantizationType(info.ggml_type)]
-    return math.prod(info.shape) // int(block) * int(size)
-
-
-def check_tensor_table(header: GGUFHeader, origin: str) -> None:
-    """Every tensor has a readable type, whole quantisation blocks in each row, and lies inside the file alone.
-
-    Raises StartError (ModelInvalid, ModelUnsupported).
-    """
-    available = header.file_bytes - header.data_offset
-    end = 0
-    for info in sorted(header.tensors, key=lambda t: t.offset):
-        label = f"{origin}: the tensor {info.name[:80]!r}"
-        try:
-            kind = GGMLQuantizationType(info.ggml_type)
-        except ValueError:
-            raise StartError(StartReason.MODEL_INVALID, f"{label} has the unknown type {info.ggml_type}") from None
-        if kind not in _READABLE:
-            raise StartError(StartReason.MODEL_UNSUPPORTED, f"{label} has the type {kind.name}, which is not supported")
-        if not info.shape or info.shape[0] % GGML_QUANT_SIZES[kind][0]:
-            raise StartError(
-                StartReason.MODEL_INVALID, f"{label} has the shape {list(info.shape)}, no whole {kind.name} blocks"
-            )
-        if info.offset < end:
-            raise StartError(StartReason.MODEL_INVALID, f"{label} lies over another one")
-        end = info.offset + stored_bytes(info)
-        if end > available:
-            raise StartError(
-                StartReason.MODEL_INVALID, f"{label} ends at byte {end} of {available}: the file is truncated"
-            )
 
 
 def _floats(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Tensor:

@@ -10,11 +10,12 @@ import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from kvik_engine.errors import StartError, StartReason
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_HEAD_BYTES = 1 << 25
 MAX_CONFIG_BYTES = 1 << 22
