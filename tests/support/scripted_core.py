@@ -48,6 +48,7 @@ def model_info(context: int = CONTEXT) -> ModelInfo:
         block_tokens=16,
         blocks_total=100,
         bytes_per_token=64,
+        kv_cache_bytes=101 * 16 * 64,
         startup_seconds={"weights_loaded": 1.0, "warm": 0.5},
     )
 

@@ -74,6 +74,9 @@ class _CoreCollector(Collector):
             "Version and what was chosen at start; always 1.",
             {"version": __version__, "dtype": model.dtype, "device": model.device, "attention": model.attention},
         )
+        yield self._value("kvik_kv_bytes_per_token", "Bytes of keys and values a token.", model.bytes_per_token)
+        yield self._value("kvik_kv_cache_bytes", "Memory allocated for the KV cache.", model.kv_cache_bytes)
+        yield self._value("kvik_served_context_tokens", "Longest prompt and answer of a request.", model.max_tokens)
         yield self._labelled(
             "vllm:cache_config_info",
             "The KV cache as routers read it; always 1.",

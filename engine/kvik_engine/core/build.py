@@ -90,5 +90,6 @@ def describe(facts: ModelFacts, ledger: Ledger, startup_seconds: dict[str, float
         block_tokens=ledger.block_tokens,
         blocks_total=ledger.blocks,
         bytes_per_token=ledger.bytes_per_token,
+        kv_cache_bytes=ledger.allocated_bytes,
         startup_seconds={**facts.startup_seconds, **startup_seconds},
     )

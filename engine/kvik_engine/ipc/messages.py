@@ -127,6 +127,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     block_tokens: int
     blocks_total: int
     bytes_per_token: int
+    kv_cache_bytes: int
+    """All that was allocated for the pool, scratch block included."""
     startup_seconds: dict[str, float]
 
 

@@ -29,6 +29,7 @@ NAMES = {
     *("kvik_waiting_prompt_tokens", "kvik_requests_refused", "kvik_prompt_tokens", "kvik_generation_tokens"),
     *("kvik_time_to_first_token_seconds", "kvik_time_per_output_token_seconds", "kvik_inter_token_latency_seconds"),
     *("kvik_e2e_request_latency_seconds", "kvik_requests", "kvik_engine_info", "kvik_core_restarts"),
+    *("kvik_kv_cache_bytes", "kvik_kv_bytes_per_token", "kvik_served_context_tokens"),
     *("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
     *("vllm:cache_config_info", "vllm:lora_requests_info"),
 }
