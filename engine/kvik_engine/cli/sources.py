@@ -45,6 +45,18 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
     return LocalModel(path, path.stem if path.is_file() else path.name, read_provenance(path).revision)
 
 
+def fetched_model(source: str, cache_dir: Path) -> LocalModel:
+    """Resolve `source` without any network. StartError (ModelNotFound) when it is remote and not in the cache."""
+    folder = cache_dir / "models" / _folder_name(source)
+    remote = source.startswith(HUB) or (source == DEMO and not DEMO_IMAGE_FILE.exists())
+    if remote and not (folder / PROVENANCE_FILE).exists():
+        raise StartError(
+            StartReason.MODEL_NOT_FOUND,
+            f"{source} is not in {cache_dir}, and nothing is fetched here: `kvik model pull {source}` does",
+        )
+    return local_model(source, cache_dir)
+
+
 def cached_folder(source: str, environment: Mapping[str, str]) -> Path:
     """Where `source` is kept unless the user says otherwise."""
     return default_cache_dir(environment) / "models" / _folder_name(source)

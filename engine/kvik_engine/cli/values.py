@@ -48,6 +48,13 @@ def fraction(text: str) -> float:
     return value
 
 
+def price(text: str) -> float:
+    """An amount of money above 0: `2`, `1.99`."""
+    if not re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", text) or float(text) == 0:
+        raise ValueError(f"{text!r} is not a price above 0 such as 2.50")
+    return float(text)
+
+
 def count(low: int, high: int) -> Callable[[str], int]:
     """A reader of whole numbers from `low` to `high`."""
 

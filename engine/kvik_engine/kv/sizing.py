@@ -8,6 +8,7 @@ served context  = min(the model's, the user's limit, what the blocks hold)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,16 +69,21 @@ def size_cache(
             raise StartError(
                 StartReason.INSUFFICIENT_MEMORY,
                 f"{source} does not fit: the device has {_mib(device_bytes_total)}, {_mib(device_bytes_used)} are in "
-                "use without a KV cache",
+                f"use without a KV cache, so {_mib(max(0, room))} are left",
             )
     per_token = sum(group.block_bytes for group in groups) // block_tokens
     blocks = max(0, capacity // block_bytes - 1)
     tokens = blocks // len(groups) * block_tokens
     least = min(MIN_POOL_TOKENS, model_context, context_limit or model_context)
     if tokens < least:
+        enough = (-(-least // block_tokens) * len(groups) + 1) * block_bytes
+        remedy = f"a KV cache of {_mib_up(enough)}"
+        if kv_cache_size is None:
+            remedy += f", so a device of {_mib_up(device_bytes(enough, device_bytes_used, memory_fraction))}"
         raise StartError(
             StartReason.INSUFFICIENT_MEMORY,
-            f"the KV cache would hold {tokens} tokens, {least} are the least ({source}; {per_token} bytes a token)",
+            f"the KV cache would hold {tokens} tokens, {least} are the least ({source}; {per_token} bytes a token); "
+            f"{remedy}, would be enough",
         )
     return Ledger(
         block_tokens=block_tokens,
@@ -90,5 +96,14 @@ def size_cache(
     )
 
 
+def device_bytes(cache_bytes: int, device_bytes_used: int, memory_fraction: float) -> int:
+    """The smallest device whose `memory_fraction` holds what is used without a cache, and a cache of `cache_bytes`."""
+    return math.ceil((cache_bytes + device_bytes_used) / memory_fraction)
+
+
 def _mib(size: int) -> str:
     return f"{size / (1 << 20):.0f} MiB"
+
+
+def _mib_up(size: int) -> str:
+    return f"{-(-size // (1 << 20))} MiB"

@@ -7,8 +7,8 @@ from typing import Protocol
 from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
-from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.tensors import TensorSource
+from kvik_engine.models.architectures import check_architecture
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.llama import Llama
 
@@ -30,14 +30,7 @@ class Model(Protocol):
     def parameters(self) -> int: ...
 
 
-_LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "llama")
-
-
 def build(config: ModelConfig, tensors: TensorSource) -> Model:
     """Take the model's tensors from a source. Raises StartError (ModelUnsupported, ModelInvalid)."""
-    if config.architecture not in _LLAMA_FAMILY:
-        raise StartError(
-            StartReason.MODEL_UNSUPPORTED,
-            f"the architecture {config.architecture!r} is not supported; supported are {', '.join(_LLAMA_FAMILY)}",
-        )
+    check_architecture(config.architecture)
     return Llama(config, tensors)

@@ -1,0 +1,17 @@
+"""Which architectures the engine runs, by the names that config.json and GGUF metadata give. Without torch."""
+
+from __future__ import annotations
+
+from kvik_engine.errors import StartError, StartReason
+
+LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "llama")
+SUPPORTED = LLAMA_FAMILY
+
+
+def check_architecture(name: str) -> None:
+    """StartError (ModelUnsupported) that lists the names, for another one."""
+    if name not in SUPPORTED:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"the architecture {name[:80]!r} is not supported; supported are {', '.join(SUPPORTED)}",
+        )
