@@ -6,7 +6,6 @@ import gc
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
+from kvik_engine.models.served import served_config
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
@@ -46,7 +46,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
     tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device)
-    context = served_context(model_config)
+    context = served_config(model_config).context_length
     context = min(context, config.max_context_tokens or context)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
     return make_runner(
@@ -78,24 +78,20 @@ def make_runner(
     progress("measuring memory")
     memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
     return_freed_memory()
+    served = served_config(config)
     facts = ModelFacts(
         vocab_size=config.vocab_size,
-        context_length=served_context(config),
+        context_length=served.context_length,
         parameters=model.parameters,
         dtype=dtype,
         device=str(tensors.device),
         attention=backend.name,
-        groups=kv_groups(replace(config, window=None), limits.block_tokens, DTYPES[dtype].itemsize),
+        groups=kv_groups(served, limits.block_tokens, DTYPES[dtype].itemsize),
         device_bytes_total=memory.total,
         device_bytes_used=memory.used,
         startup_seconds={"weights_loaded": loaded - started, "compiled": time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)
-
-
-def served_context(config: ModelConfig) -> int:
-    """Within one window a sliding window hides nothing: serve that far and no further."""
-    return config.context_length if config.window is None else min(config.context_length, config.window.tokens)
 
 
 @torch.inference_mode()

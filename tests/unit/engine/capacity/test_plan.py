@@ -77,7 +77,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama, grouped heads": {"architectures": ["LlamaForCausalLM"]},
     "llama, all heads": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 6, "attention_bias": True},
     "llama, one head": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 1, "tie_word_embeddings": True},
-    "mistral": {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 3},
+    "mistral, windowed": {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 3, "sliding_window": 300},
 }
 
 
@@ -99,6 +99,7 @@ def test_the_plan_is_what_the_engine_allocates_to_the_byte(family: dict[str, Any
 
     assert planned.groups == runner.facts.groups
     assert planned.parameters == runner.facts.parameters
+    assert planned.ledger.model_context == runner.facts.context_length
     assert planned.ledger.allocated_bytes == runner.allocate(planned.ledger.blocks)
 
 
