@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from bench.gpu_check.model_check import compare_backends
 
+from bench.gpu_check.model_check import compare_backends
 from kvik_kernels import aot, kv_write, paged_attention
 from kvik_kernels.device import device_of, interpreting
 from kvik_kernels.paged_attention.naive import naive_paged_attention

@@ -89,13 +89,13 @@ def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs 
         SamplingRow(params=state.params, choice=state.choice, prompt_length=state.prompt_length, length=length)
         for state, length in zip(states, lengths, strict=True)
     ]
-    longest = max((row.length for row in described if penalised(row.params)), default=0)
-    at = torch.tensor(sampling).to(device)
-    tokens = rows.tokens[at, :longest].long() if longest else rows.tokens.new_zeros((len(sampling), 0)).long()
+    changed = [(row, one.length) for row, one in zip(sampling, described, strict=True) if penalised(one.params)]
+    longest = max((length for _, length in changed), default=0)
+    at = torch.tensor([row for row, _ in changed], dtype=torch.int64).to(device)
     return SamplingInputs(
         last_tokens=torch.tensor(last_tokens).to(device),
         source=None if len(last_tokens) == len(sampling) else torch.tensor(source).to(device),
         rows=sampling,
         positions=lengths,
-        batch=SamplingBatch(rows=described, tokens=tokens),
+        batch=SamplingBatch(rows=described, tokens=rows.tokens[at, :longest].long()),
     )

@@ -32,8 +32,8 @@ class SamplingBatch:
 
     rows: Sequence[SamplingRow]
     tokens: Tensor
-    """int64 [rows, at least the longest row that has penalties]: tokens of each row; what follows its length is
-    undefined. Empty when no row has penalties."""
+    """int64 [rows that have penalties, at least the longest of them]: the tokens of each; what follows its length is
+    undefined."""
 
 
 def penalised(params: SamplingParams) -> bool:

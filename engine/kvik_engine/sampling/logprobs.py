@@ -17,15 +17,17 @@ class RawLogprobs:
 
     rows: Tensor
     """int64: their places among the step's rows."""
-    values: Tensor
+    logits: Tensor
     """[asking rows, vocabulary]."""
+    total: Tensor
+    """[asking rows, 1]: logarithm of the sum of their exponentials."""
     top_values: Tensor
     """[asking rows, most alternatives asked], falling."""
     top_tokens: Tensor
 
     def of(self, tokens: Tensor) -> Tensor:
         """The logprob of each asking row's token; `tokens` has one for every row of the step."""
-        return self.values.gather(1, tokens[self.rows][:, None])[:, 0]
+        return (self.logits.gather(1, tokens[self.rows][:, None]) - self.total)[:, 0]
 
 
 def raw_logprobs(logits: Tensor, rows: Sequence[SamplingRow]) -> RawLogprobs | None:
@@ -34,7 +36,8 @@ def raw_logprobs(logits: Tensor, rows: Sequence[SamplingRow]) -> RawLogprobs | N
     if not asking:
         return None
     at = torch.tensor(asking, device=logits.device)
-    values = logits[at].log_softmax(dim=-1)
+    some = logits[at]
+    total = some.logsumexp(dim=-1, keepdim=True)
     most = max(rows[index].params.logprobs or 0 for index in asking)
-    top = values.topk(min(most, values.shape[1]), dim=-1)
-    return RawLogprobs(at, values, top.values, top.indices)
+    top = some.topk(min(most, some.shape[1]), dim=-1)
+    return RawLogprobs(at, some, total, top.values - total, top.indices)

@@ -13,10 +13,10 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+GAMMA = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
 
 
 class Purpose(IntEnum):
@@ -29,27 +29,24 @@ def stream_key(seed: int, choice: int, position: int, purpose: Purpose = Purpose
     """64 bits that name one draw over the vocabulary; a signed integer, as torch stores it."""
     key = seed & _MASK
     for word in (choice, position, int(purpose)):
-        key = _mix((key + _GAMMA * (word + 1)) & _MASK)
+        key = _mix((key + GAMMA * (word + 1)) & _MASK)
     return _signed(key)
 
 
 def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
-    """int64 [rows] -> fp32 [rows, vocab_size], standard Gumbel: argmax(logits + noise) is a draw from softmax(logits).
+    """int64 [rows] -> fp32 [rows, vocab_size]: the noise of every token of a row."""
+    return gumbel_of(keys[:, None], torch.arange(vocab_size, device=keys.device))
 
-    Token i of a row is output i of the SplitMix64 stream that starts at the row's key.
+
+def gumbel_of(keys: Tensor, tokens: Tensor) -> Tensor:
+    """Standard Gumbel noise, fp32: argmax(logits + noise) is a draw from softmax(logits).
+
+    int64 keys and token ids of shapes that broadcast. Token i of a row is output i of the SplitMix64 stream that starts
+    at the row's key.
     """
-    steps = torch.arange(1, vocab_size + 1, device=keys.device).mul_(_signed(_GAMMA))
-    noise = torch.empty((keys.shape[0], vocab_size), dtype=torch.float32, device=keys.device)
-    for row in range(keys.shape[0]) if keys.device.type == "cpu" else (slice(None),):
-        # On a CPU a row at a time stays in the cache.
-        noise[row] = _standard_gumbel(steps + keys[row, None])
-    return noise
-
-
-def _standard_gumbel(state: Tensor) -> Tensor:
-    """In place: mix the 64 bits of SplitMix64's state, then transform."""
-    state.bitwise_xor_(_shift_right(state, 30)).mul_(_signed(_MIX_1))
-    state.bitwise_xor_(_shift_right(state, 27)).mul_(_signed(_MIX_2))
+    state = (tokens + 1).mul_(_signed(GAMMA)) + keys
+    state.bitwise_xor_(_shift_right(state, 30)).mul_(_signed(MIX_1))
+    state.bitwise_xor_(_shift_right(state, 27)).mul_(_signed(MIX_2))
     return noise_of_bits(state.bitwise_xor_(_shift_right(state, 31)))
 
 
@@ -68,8 +65,8 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix(x: int) -> int:
-    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
-    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
+    x = ((x ^ (x >> 30)) * MIX_1) & _MASK
+    x = ((x ^ (x >> 27)) * MIX_2) & _MASK
     return x ^ (x >> 31)
 
 

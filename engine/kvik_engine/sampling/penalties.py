@@ -40,7 +40,7 @@ def add_bias(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
 
 
 def apply_penalties(logits: Tensor, batch: SamplingBatch) -> None:
-    """In place, for the rows that have penalties.
+    """In place, for the rows that have penalties, and there for the tokens that they know.
 
     Repetition (arXiv 1909.05858): logits of tokens in prompt or output are divided by it if positive, else multiplied.
     Presence and frequency (OpenAI): subtracted once, and once per occurrence, for tokens in the output only.
@@ -51,23 +51,20 @@ def apply_penalties(logits: Tensor, batch: SamplingBatch) -> None:
         return
     rows = [batch.rows[index] for index in chosen]
     device, vocabulary = logits.device, logits.shape[1]
-    at = torch.tensor(chosen, device=device)
-    tokens = batch.tokens[at]
-    places = torch.arange(tokens.shape[1], device=device)
-    known = places < torch.tensor([row.length for row in rows], device=device)[:, None]
-    output = known & (places >= torch.tensor([row.prompt_length for row in rows], device=device)[:, None])
-    ids = tokens.masked_fill(~known, 0)
-    zeros = torch.zeros((len(rows), vocabulary), device=device)
-    seen = zeros.scatter_add(1, ids, known.float()) > 0
-    counts = zeros.scatter_add(1, ids, output.float())
 
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+    def column(values: list[int] | list[float], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)[:, None]
 
+    places = torch.arange(batch.tokens.shape[1], device=device)
+    known = places < column([row.length for row in rows], torch.int64)
+    output = known & (places >= column([row.prompt_length for row in rows], torch.int64))
+    # Behind a row's end stands its first token again: whoever writes a token's logit twice writes the same.
+    ids = torch.where(known, batch.tokens, batch.tokens[:, :1])
+    counts = torch.zeros((len(rows), vocabulary), device=device).scatter_add_(1, ids, output.float()).gather(1, ids)
+    at = column(chosen, torch.int64)
     repetition = column([row.params.repetition_penalty for row in rows])
     frequency = column([row.params.frequency_penalty for row in rows])
     presence = column([row.params.presence_penalty for row in rows])
-    changed = logits[at]
-    changed = torch.where(seen, torch.where(changed > 0, changed / repetition, changed * repetition), changed)
-    changed -= counts * frequency + (counts > 0) * presence
-    logits[at] = changed
+    changed = logits[at, ids]
+    changed = torch.where(changed > 0, changed / repetition, changed * repetition)
+    logits[at, ids] = changed - (counts * frequency + (counts > 0) * presence)

@@ -1,6 +1,7 @@
 """The engine's runner with the Triton kernels, on the shape of the demo model, against its reference attention."""
 
 import pytest
+
 from bench.gpu_check.model_check import compare_backends
 
 pytestmark = pytest.mark.timeout(600)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
-from kvik_engine.sampling.batch import Samples, SamplingBatch, SamplingRow
-from kvik_engine.sampling.noise import gumbel, stream_key
+from kvik_engine.sampling import cpu_choice, device_choice
+from kvik_engine.sampling.batch import Samples, SamplingRow, penalised
 from kvik_engine.sampling.sampler import sample
+from tests.support.plain_sampler import batch_of, plain_sample
 
 VOCAB = 400
 PLAIN = SamplingParams(max_tokens=100, seed=11)
@@ -37,46 +37,7 @@ def run(
         SamplingRow(params=p, choice=choice, prompt_length=prompt, length=len(t))
         for p, t in zip(params, tokens, strict=True)
     ]
-    width = max(len(t) for t in tokens) + 4
-    padded = torch.tensor([t + [VOCAB - 1] * (width - len(t)) for t in tokens])
-    return sample(logits.clone(), SamplingBatch(rows, padded))
-
-
-def plain_sample(logits: Tensor, params: SamplingParams, tokens: list[int], prompt: int, choice: int = 0) -> int:
-    """The same choice, token by token in plain Python."""
-    values = [float(v) for v in logits]
-    position = len(tokens) - prompt
-    if position < params.min_tokens:
-        for token in params.stop_token_ids:
-            values[token] = -math.inf
-    for token, bias in params.logit_bias:
-        values[token] += bias
-    for token in set(tokens):
-        v = values[token]
-        values[token] = v / params.repetition_penalty if v > 0 else v * params.repetition_penalty
-    for token, count in Counter(tokens[prompt:]).items():
-        values[token] -= params.frequency_penalty * count + params.presence_penalty
-    if params.temperature == 0:
-        return max(range(VOCAB), key=lambda t: values[t])
-    values = [v / params.temperature for v in values]
-    allowed = set(range(VOCAB))
-    if params.min_p > 0:
-        floor = max(values) + math.log(params.min_p)
-        allowed = {t for t in allowed if values[t] >= floor}
-    order = sorted(allowed, key=lambda t: -values[t])
-    if params.top_k is not None:
-        order = order[: params.top_k]
-    if params.top_p < 1:
-        weights = [math.exp(values[t] - values[order[0]]) for t in order]
-        total, before, kept = sum(weights), 0.0, []
-        for token, weight in zip(order, weights, strict=True):
-            if kept and before >= params.top_p * total:
-                break
-            kept.append(token)
-            before += weight
-        order = kept
-    noise = gumbel(torch.tensor([stream_key(params.seed, choice, position)]), VOCAB)[0]
-    return max(order, key=lambda t: values[t] + float(noise[t]))
+    return sample(logits.clone(), batch_of(rows, tokens))
 
 
 CASES = {
@@ -122,9 +83,13 @@ CASES = {
 def test_a_parameter_does_what_the_plain_computation_does(params: SamplingParams) -> None:
     logits = logits_of(40)
     tokens = [[5, 6, 7, row % 5, row % 3, row % 3][: 4 + row % 3] for row in range(40)]
-    got = run(logits, [replace(params, seed=params.seed ^ row) for row in range(40)], tokens)
+    each = [replace(params, seed=params.seed ^ row) for row in range(40)]
+    got = run(logits, each, tokens)
 
-    want = [plain_sample(logits[row], replace(params, seed=params.seed ^ row), tokens[row], 3) for row in range(40)]
+    want = [
+        plain_sample(row, SamplingRow(own, 0, 3, len(known)), known)
+        for row, own, known in zip(logits, each, tokens, strict=True)
+    ]
     assert got.tokens.tolist() == want
 
 
@@ -139,27 +104,30 @@ def test_rows_of_all_kinds_together_sample_as_each_alone() -> None:
         assert together.tokens[row] == alone.tokens[0]
 
 
+def test_an_accelerator_chooses_the_same_tokens() -> None:
+    params = [p for p in CASES.values() if p.logprobs is None and p.logit_bias == () and p.min_tokens == 0]
+    rows = [SamplingRow(replace(p, seed=seed), 0, 3, 9) for seed in range(20) for p in params if not penalised(p)]
+    logits = logits_of(len(rows), seed=5)
+    finite = device_choice.finite_rows(logits)
+
+    want = cpu_choice.choose(logits, rows, finite)
+    assert torch.equal(device_choice.choose(logits.clone(), rows, finite), want)
+
+
 def test_top_p_looks_beyond_its_first_candidates_when_the_distribution_is_flat() -> None:
     logits = torch.zeros(2, 5000)
     logits[0, 17] = 0.5
     logits += torch.linspace(0, 0.1, 5000)
-    params = replace(PLAIN, top_p=0.9, seed=3)
-    rows = [SamplingRow(params=replace(params, seed=s), choice=0, prompt_length=1, length=1) for s in (1, 2)]
-    got = sample(logits.clone(), SamplingBatch(rows, torch.zeros((2, 0), dtype=torch.int64)))
+    rows = [SamplingRow(replace(PLAIN, top_p=0.9, seed=seed), 0, 1, 1) for seed in (1, 2)]
+    got = sample(logits.clone(), batch_of(rows, [[0], [0]]))
 
-    best = logits.sort(dim=-1, descending=True)
-    for row in range(2):
-        p = best.values[row].softmax(-1)
-        kept = best.indices[row][(p.cumsum(0) - p) < 0.9]
-        noise = gumbel(torch.tensor([stream_key(row + 1, 0, 0)]), 5000)[0]
-        want = kept[(logits[row, kept] + noise[kept]).argmax()]
-        assert got.tokens[row] == want
+    assert got.tokens.tolist() == [plain_sample(row, own, [0]) for row, own in zip(logits, rows, strict=True)]
 
 
 def test_samples_follow_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).repeat(4000, 1)
     rows = [SamplingRow(params=replace(PLAIN, seed=s), choice=0, prompt_length=1, length=5) for s in range(4000)]
-    got = sample(logits.clone(), SamplingBatch(rows, torch.zeros((4000, 0), dtype=torch.int64)))
+    got = sample(logits.clone(), batch_of(rows, []))
 
     shares = torch.bincount(got.tokens, minlength=4) / 4000
     assert torch.allclose(shares, logits[0].softmax(-1), atol=0.03)
@@ -170,7 +138,7 @@ def test_choices_of_one_request_differ_and_repeat() -> None:
     draws = {}
     for choice in range(4):
         rows = [SamplingRow(params=PLAIN, choice=choice, prompt_length=1, length=1 + i) for i in range(30)]
-        batch = SamplingBatch(rows, torch.zeros((30, 0), dtype=torch.int64))
+        batch = batch_of(rows, [])
         draws[choice] = sample(logits.clone(), batch).tokens.tolist()
         assert draws[choice] == sample(logits.clone(), batch).tokens.tolist()
 
