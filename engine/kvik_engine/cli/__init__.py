@@ -16,7 +16,7 @@ from kvik_engine import __version__
 from kvik_engine.errors import StartError
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 
-_COMMANDS = {name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "model", "drain", "version")}
+_COMMANDS = {name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simulate", "model", "drain", "version")}
 
 
 def main(arguments: list[str] | None = None) -> int:

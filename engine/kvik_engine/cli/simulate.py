@@ -1,0 +1,75 @@
+"""Serve a trace with the engine's own scheduler and KV cache on a model of a device, in virtual time.
+
+A trace has one JSON object a line: arrival (seconds), prompt_tokens, output_tokens, and if wanted max_tokens, class,
+priority, tenant, prefix_id and prefix_tokens (docs/simulator.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+HELP = "try a configuration on a trace, without a model"
+
+_ENGINE_OPTIONS = (
+    "slo_class",
+    "max_requests",
+    "max_batch_tokens",
+    "chunked_prefill_tokens",
+    "max_queued_requests",
+    "max_context_tokens",
+    "kv_cache_size",
+    "memory_fraction",
+    "block_tokens",
+    "prefix_cache",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from kvik_engine.cli.serve_options import OPTIONS
+    from kvik_engine.simulation.device import DEVICES
+    from kvik_engine.simulation.workloads import WORKLOADS
+
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--trace", metavar="FILE", type=Path, help="requests, one JSON object a line")
+    load.add_argument("--workload", choices=sorted(WORKLOADS), help="a synthetic trace")
+    parser.add_argument("--device", choices=sorted(DEVICES), default="h100-8b", help="(default: h100-8b)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of a synthetic trace (default: 120)")
+    parser.add_argument("--rate", type=float, default=1.0, metavar="X", help="times the workload's own (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of a synthetic trace (default: 0)")
+    parser.add_argument("--overlap", type=int, choices=(0, 1), default=0, help="steps planned ahead (default: 0)")
+    parser.add_argument("--write-trace", metavar="FILE", type=Path, help="keep the trace that was served")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    engine = parser.add_argument_group("Engine, as `kvik serve` takes them")
+    for option in OPTIONS:
+        if option.name in _ENGINE_OPTIONS:
+            engine.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.help)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kvik_engine.cli.class_defaults import batching
+    from kvik_engine.cli.serve_options import read_options
+    from kvik_engine.errors import StartError, StartReason
+    from kvik_engine.simulation.device import DEVICES
+    from kvik_engine.simulation.report import report
+    from kvik_engine.simulation.simulate import config_of, simulate
+    from kvik_engine.simulation.trace import TraceError, read_trace, write_trace
+    from kvik_engine.simulation.workloads import WORKLOADS, faster, generate
+
+    device = DEVICES[arguments.device]
+    given = read_options({name: getattr(arguments, name) for name in _ENGINE_OPTIONS}, {})
+    given |= batching(given.get("slo_class", "balanced"), device.kind, given)
+    if arguments.trace is not None:
+        try:
+            trace = read_trace(arguments.trace)
+        except (OSError, TraceError) as error:
+            raise StartError(StartReason.CONFIG_INVALID, f"--trace: {error}") from error
+    else:
+        streams = faster(WORKLOADS[arguments.workload], arguments.rate)
+        trace = generate(streams, seconds=arguments.seconds, seed=arguments.seed)
+    if arguments.write_trace is not None:
+        write_trace(arguments.write_trace, trace)
+    told = report(simulate(trace, device, config_of(device, **given), overlap=arguments.overlap))
+    print(json.dumps(told.as_json()) if arguments.json else told)
+    return 0

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.cli import main
+from kvik_engine.errors import StartError
+from kvik_engine.exits import EXIT_START_ERROR
+from kvik_engine.simulation.device import DEMO_CPU, H100_8B, CostModel
+from kvik_engine.simulation.report import CLASS_TARGETS, Spread, Target, report
+from kvik_engine.simulation.simulate import Outcome, config_of, simulate
+from kvik_engine.simulation.trace import TraceError, TraceRequest, prompt_of, read_trace, write_trace
+from kvik_engine.simulation.workloads import CHAT, WORKLOADS, faster, generate
+from kvik_engine.step import Row, RowWork, StepPlan
+
+SETTINGS = {"max_requests": 8, "max_batch_tokens": 512, "chunked_prefill_tokens": 128}
+
+
+def run(*requests: TraceRequest, overlap: int = 0, **settings: object) -> Outcome:
+    return simulate(requests, H100_8B, config_of(H100_8B, **{**SETTINGS, **settings}), overlap=overlap)
+
+
+def request(arrival: float, prompt: int = 100, output: int = 10, **rest: object) -> TraceRequest:
+    return TraceRequest(arrival=arrival, prompt_tokens=prompt, output_tokens=output, **rest)  # type: ignore[arg-type]
+
+
+def test_a_step_costs_what_it_computes_and_reads() -> None:
+    cost = CostModel(step=1.0, prefill_token=0.1, decode_row=0.01, kv_token=0.001)
+    prefill = RowWork(Row(0), 20, 30, False, ((),), ())
+    decode = RowWork(Row(1), 9, 1, True, ((),), (Row(1),))
+    assert cost.seconds(StepPlan(1, (prefill, decode))) == pytest.approx(1.0 + 3.0 + 0.01 + 0.06)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_lone_request_takes_as_long_as_the_device_says(overlap: int) -> None:
+    """100 prompt tokens in one step, then nine steps of one row each."""
+    cost = H100_8B.cost
+    (record,) = run(request(5.0), overlap=overlap).records
+    first = cost.step + 100 * cost.prefill_token + 100 * cost.kv_token
+    assert record.ttft == pytest.approx(first)
+    rest = sum(cost.step + cost.decode_row + length * cost.kv_token for length in range(101, 110))
+    assert record.e2e == pytest.approx(first + rest)
+    assert record.tpot == pytest.approx(rest / 9)
+
+
+def test_an_answer_ends_by_its_end_token_or_at_what_the_client_allows() -> None:
+    outcome = run(request(0.0, output=10, max_tokens=500), request(0.0, output=10, max_tokens=10))
+    assert [record.tokens for record in outcome.records] == [10, 10]
+    assert outcome.counters.generation_tokens == 20
+
+
+def test_the_clock_jumps_over_idle_hours() -> None:
+    outcome = run(request(0.0), request(7200.0))
+    assert outcome.steps == 20
+    assert outcome.records[1].ttft == pytest.approx(outcome.records[0].ttft)
+
+
+def test_a_shared_beginning_is_found_by_its_tenant_alone() -> None:
+    shared = {"prompt": 100, "prefix_id": "system", "prefix_tokens": 64}
+    a, b, c = (request(float(i), tenant=tenant, **shared) for i, tenant in enumerate(("x", "x", "y")))  # type: ignore[arg-type]
+    assert [record.cached_tokens for record in run(a, b, c).records] == [0, 64, 0]
+    assert prompt_of(0, a)[:64] == prompt_of(1, b)[:64]
+    assert prompt_of(0, a)[64:] != prompt_of(1, b)[64:]
+
+
+def test_what_the_queue_refuses_is_reported_and_not_lost() -> None:
+    outcome = run(*(request(0.0, output=50) for _ in range(20)), max_queued_requests=4)
+    told = report(outcome)
+    assert (told.groups[0].requests, told.groups[0].finished, told.groups[0].refused) == (20, 12, 8)
+
+
+def test_goodput_counts_only_what_met_every_target_of_its_class() -> None:
+    outcome = run(request(0.0), request(0.0, slo_class="batch"))
+    strict = {**CLASS_TARGETS, "balanced": Target(ttft=1e-4, tpot=None)}
+    everyone, balanced, batch = report(outcome, strict).groups
+    assert (balanced.slo_class, balanced.goodput) == ("balanced", 0.0)
+    assert everyone.goodput == batch.goodput == pytest.approx(1 / outcome.seconds)
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert Spread.of([]) is None
+    assert Spread.of([None, 3.0, 1.0, 2.0]) == Spread(2.0, 3.0, 3.0, 3.0)
+
+
+def test_a_trace_is_the_same_after_a_file(tmp_path: Path) -> None:
+    trace = generate(CHAT, seconds=5.0, seed=1)
+    write_trace(tmp_path / "t.jsonl", reversed(trace))
+    assert read_trace(tmp_path / "t.jsonl") == trace
+    assert generate(CHAT, seconds=5.0, seed=1) == trace
+    assert generate(CHAT, seconds=5.0, seed=2) != trace
+
+
+def test_a_stream_does_not_change_with_the_others_beside_it() -> None:
+    alone = generate(WORKLOADS["interactive"], seconds=20.0, seed=3)
+    beside = generate(WORKLOADS["batch-overload"], seconds=20.0, seed=3)
+    assert [r for r in beside if r.slo_class == "interactive"] == alone
+    assert len(generate(faster(CHAT, 10.0), seconds=20.0, seed=3)) > 5 * len(generate(CHAT, seconds=20.0, seed=3))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"arrival": 1}',
+        "[]",
+        "nonsense",
+        '{"arrival": -1, "prompt_tokens": 1, "output_tokens": 1}',
+        '{"arrival": 1, "prompt_tokens": 0, "output_tokens": 1}',
+        '{"arrival": 1, "prompt_tokens": 1, "output_tokens": 9, "max_tokens": 8}',
+        '{"arrival": 1, "prompt_tokens": 1, "output_tokens": 1, "class": "gold"}',
+        '{"arrival": 1, "prompt_tokens": 1, "output_tokens": 1, "prefix_tokens": 1}',
+        '{"arrival": 1, "prompt_tokens": 1, "output_tokens": 1, "colour": "red"}',
+    ],
+)
+def test_a_wrong_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t.jsonl").write_text('{"arrival": 1, "prompt_tokens": 1, "output_tokens": 1}\n\n' + line)
+    with pytest.raises(TraceError, match="line 3"):
+        read_trace(tmp_path / "t.jsonl")
+
+
+def test_a_cache_that_does_not_fit_the_device_is_a_start_error() -> None:
+    with pytest.raises(StartError, match="does not fit"):
+        run(request(0.0), kv_cache_size=1 << 40)
+
+
+def test_the_command_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "t.jsonl"
+    chat = ["simulate", "--workload", "chat", "--seconds", "5", "--seed", "4", "--json"]
+    assert main([*chat, "--write-trace", str(kept)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"][0]["finished"] == told["groups"][0]["requests"] > 0
+    assert main(["simulate", "--trace", str(kept), "--device", "demo-cpu", "--max-requests", "4"]) == 0
+    assert "running" in capsys.readouterr().out
+    assert main(["simulate", "--trace", str(tmp_path / "absent")]) == EXIT_START_ERROR
+
+
+@pytest.mark.long
+def test_100_000_steps_take_less_than_a_minute_of_this_cpu() -> None:
+    """At about 16 running requests."""
+    started = time.process_time()
+    trace = generate(faster(CHAT, 2.4), seconds=800.0, seed=0)
+    settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
+    outcome = simulate(trace, H100_8B, config_of(H100_8B, **settings), max_steps=100_000)
+    assert outcome.steps == 100_000
+    assert 10 < report(outcome).mean_running < 25
+    assert time.process_time() - started < 60
+
+
+def test_the_demo_device_serves_its_own_class_defaults() -> None:
+    config = config_of(DEMO_CPU, kv_cache_size=256 << 20, **SETTINGS)
+    outcome = simulate([request(0.0)], DEMO_CPU, config)
+    assert outcome.ledger.blocks == (256 << 20) // (16 * 23040) - 1
