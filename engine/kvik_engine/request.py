@@ -170,17 +170,26 @@ class Request:
     priority: int
     salt: bytes
     arrival: float
+    tenant: str = ""
+    """Whose it is: tenants of a class are served alike."""
     branches: list[Branch] = field(init=False)
     life: Life = Life.WAITING
     preemptions: int = 0
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache brought at the first admission; None before it."""
+    aged: bool = False
+    """Admitted because its turn by age had come, so nobody but the head takes its room again."""
+    tier: int = 0
+    """Length tier: 0 for prompts of little to compute."""
+    turn: float = field(init=False)
+    """Its place within class and priority: the arrival, later for higher tiers."""
     prompt_length: int = field(init=False)
     token_limit: int = field(init=False)
     """Prompt and outputs of a branch never grow beyond this."""
     stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.turn = self.arrival
         self.prompt_length = len(self.prompt)
         self.token_limit = self.prompt_length + self.params.max_tokens
         self.stop_ids = frozenset(self.params.stop_token_ids)

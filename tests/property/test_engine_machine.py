@@ -1,4 +1,4 @@
-"""Random arrivals, aborts, priorities, classes, choices and pool sizes against the engine core on a fake model.
+"""Random arrivals, aborts, priorities, classes, tenants, choices and pool sizes against the engine core on a fake model.
 
 After every step: free + cached + owned = total and every block's count has its reason (harness), freed blocks are
 poisoned, the fake runner refuses wrong tables, rows, copies and forks, and no row has two works. At the end every
@@ -76,6 +76,7 @@ class EngineMachine(RuleBasedStateMachine):
         slo_class=st.integers(0, 2),
         priority=st.integers(-2, 2),
         salt=st.sampled_from([b"", b"tenant"]),
+        tenant=st.sampled_from(["", "a", "b"]),
         api_id=st.sampled_from([1, 1, 1, OTHER_API]),
     )
     def submit(
@@ -90,6 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         slo_class: int,
         priority: int,
         salt: bytes,
+        tenant: str,
         api_id: int,
     ) -> None:
         self.harness.submit(
@@ -98,6 +100,7 @@ class EngineMachine(RuleBasedStateMachine):
             slo_class=slo_class,
             priority=priority,
             salt=salt,
+            tenant=tenant,
             api_id=api_id,
             max_tokens=max_tokens,
             min_tokens=min(min_tokens, max_tokens),

@@ -18,7 +18,8 @@ from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.params import SamplingParams
-from kvik_engine.scheduler.scheduler import Limits, Scheduler
+from kvik_engine.scheduler.limits import Limits
+from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.step import Row, Runner
 from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, solo_output
 
@@ -105,6 +106,7 @@ class Harness:
         slo_class: int = 1,
         priority: int = 0,
         salt: bytes = b"",
+        tenant: str = "",
         api_id: int = API,
         params: SamplingParams | None = None,
         **sampling: object,
@@ -112,7 +114,7 @@ class Harness:
         """Send a request. Sampling defaults: greedy, 8 tokens, ends at the end token."""
         defaults: dict[str, object] = {"max_tokens": 8, "seed": 7, "temperature": 0.0, "stop_token_ids": (END_TOKEN,)}
         params = params or SamplingParams(**{**defaults, **sampling})  # type: ignore[arg-type]
-        submit = Submit(api_id, request_id, list(prompt), params, slo_class, priority, salt, self.now)
+        submit = Submit(api_id, request_id, list(prompt), params, slo_class, priority, salt, self.now, tenant)
         self.submitted[request_id] = submit
         self.channel.inbox.append(submit)
         return submit

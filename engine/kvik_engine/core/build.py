@@ -13,7 +13,8 @@ from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.sizing import Ledger, size_cache
-from kvik_engine.scheduler.scheduler import Limits, Scheduler
+from kvik_engine.scheduler.limits import Limits
+from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.step import KVGroup, ModelFacts, Runner
 
 

@@ -58,6 +58,11 @@ class EngineCore:
         """Made anew for each step's messages."""
 
     @property
+    def now(self) -> float:
+        """Seconds of the clock that arrivals are given in."""
+        return self._clock()
+
+    @property
     def busy(self) -> bool:
         """Whether any request is unfinished or any step unsettled."""
         return bool(self.scheduler.unfinished or self.scheduler.in_flight)
@@ -173,4 +178,5 @@ def _request(submit: Submit, key: RequestKey) -> Request:
         priority=submit.priority,
         salt=submit.salt,
         arrival=submit.arrival,
+        tenant=submit.tenant,
     )

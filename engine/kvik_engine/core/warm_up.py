@@ -13,7 +13,8 @@ from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.params import SamplingParams
 from kvik_engine.request import Request
-from kvik_engine.scheduler.scheduler import Limits, Scheduler
+from kvik_engine.scheduler.limits import Limits
+from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.step import Row, Runner, StepPlan
 
 _PROMPT_TOKENS = 64

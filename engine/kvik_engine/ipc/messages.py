@@ -36,6 +36,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     salt: bytes
     """Root of the prefix cache: requests of different salts never share blocks."""
     arrival: float
+    tenant: str = ""
+    """Whose request it is, by the API key; empty without keys. Tenants of a class are served alike."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -45,6 +45,8 @@ class PlanBuilder:
     """Branches of the head with prompt or recomputation to do."""
     prompts: dict[int, list[Branch]]
     """The same of the other running requests by class, in rank order."""
+    interactive_first: bool
+    """An interactive request waits or computes its prompt."""
     tokens_left: int
     """What is left of maxBatchTokens."""
     prefill_left: int
@@ -53,6 +55,8 @@ class PlanBuilder:
     """Blocks that admitted requests still need for their known tokens."""
     closed_from: int | None = None
     """Waiting requests of this class and worse are not tried any more."""
+    too_large: set[Request] = field(default_factory=set)
+    """Waiting requests that did not fit: room only shrinks within a step."""
     scheduled: set[Request] = field(default_factory=set)
     prefill_tokens: int = 0
     _work: list[RowWork] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""In which order waiting requests are considered: class, priority, arrival, and nobody starves.
+"""In which order waiting requests are considered: class, tenant, priority, turn, and nobody starves.
 
 Order: a request for which others were preempted just now, requests pinned by repeated preemption, then a long waiting
-request whose turn has come, then the best of the lowest class number by priority and arrival.
+request whose turn by age has come, then the best of the lowest class number: of its least served tenant, by priority
+and turn (which is the arrival, later for long prompts).
 
 Within one class the oldest request that waited AGING_SECONDS gets such a turn, once per AGING_SECONDS, so a backlog
 cannot push out a better class. It is tried first, and others pass it while it does not fit: its own class for
@@ -11,14 +12,12 @@ room it needs.
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 from kvik_engine.request import Life, Request
+from kvik_engine.scheduler.class_queue import ClassQueue
+from kvik_engine.scheduler.fairness import ServiceCounters
 
 SLO_CLASSES = (0, 1, 2)
 """Interactive, balanced, batch."""
@@ -28,8 +27,8 @@ _STALE_KEPT = 64
 
 
 def rank(request: Request) -> tuple[int, int, float, int, int]:
-    """Sort key of running requests: class, priority, arrival, then the key, so that no two are equal."""
-    return (request.slo_class, request.priority, request.arrival, *request.key)
+    """Sort key of running requests: class, priority, turn, then the key, so that no two are equal."""
+    return (request.slo_class, request.priority, request.turn, *request.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +46,13 @@ class Candidate:
 
 
 class WaitingQueue:
-    """All waiting requests. Entries of requests that no longer wait are dropped when they are met."""
+    """All waiting requests, by class. Entries of requests that no longer wait are dropped when they are met."""
 
-    def __init__(self, pin_after: int) -> None:
+    def __init__(self, pin_after: int, served: ServiceCounters) -> None:
         self._pin_after = pin_after
-        self._order = count()
         self._promised: Request | None = None
         self._pinned: list[Request] = []
-        self._heaps: dict[int, list[tuple[int, float, int, Request]]] = {slo_class: [] for slo_class in SLO_CLASSES}
-        self._arrivals: dict[int, deque[Request]] = {slo_class: deque() for slo_class in SLO_CLASSES}
-        self._aged_turn_at: dict[int, float] = {}
+        self._classes = {slo_class: ClassQueue(slo_class, served, self._is_current) for slo_class in SLO_CLASSES}
         self._waiting: set[Request] = set()
         self._stale = 0
         self._prompt_tokens = 0
@@ -69,22 +65,22 @@ class WaitingQueue:
         """Prompt tokens of all waiting requests."""
         return self._prompt_tokens
 
+    def of_class(self, slo_class: int) -> ClassQueue:
+        """The waiting requests of one class. Only to be read."""
+        return self._classes[slo_class]
+
     def add(self, request: Request) -> None:
         """A new request, or one that was preempted: that one keeps its arrival and so its place."""
         assert request.life is Life.WAITING
         assert request not in self._waiting
         self._waiting.add(request)
         self._prompt_tokens += request.prompt_length
+        own = self._classes[request.slo_class]
+        own.joins(request)
         if request.preemptions >= self._pin_after:
             self._pinned.append(request)
-            return
-        entry = (request.priority, request.arrival, next(self._order), request)
-        heapq.heappush(self._heaps[request.slo_class], entry)
-        arrivals = self._arrivals[request.slo_class]
-        if arrivals and arrivals[-1].arrival > request.arrival:
-            insort(arrivals, request, key=lambda other: other.arrival)
         else:
-            arrivals.append(request)
+            own.enqueue(request)
 
     def remove(self, request: Request) -> None:
         """The request was admitted or ended. Fine if it does not wait."""
@@ -94,12 +90,15 @@ class WaitingQueue:
         if request is self._promised:
             self._promised = None
         self._prompt_tokens -= request.prompt_length
+        self._classes[request.slo_class].leaves(request)
         if request in self._pinned:
             self._pinned.remove(request)
             return
         self._stale += 1
         if self._stale > len(self._waiting) + _STALE_KEPT:
-            self._compact()
+            for own in self._classes.values():
+                own.compact()
+            self._stale = 0
 
     def promise(self, request: Request) -> None:
         """Others were preempted for this waiting request: nobody else may take their room."""
@@ -107,7 +106,7 @@ class WaitingQueue:
 
     def took_aged_turn(self, slo_class: int, now: float) -> None:
         """A request of this class was admitted for its age."""
-        self._aged_turn_at[slo_class] = now
+        self._classes[slo_class].aged_turn_at = now
 
     def candidates(self, now: float) -> Iterator[Candidate]:
         """Requests to try now, in order. Take out what was admitted (`remove`) and start over."""
@@ -117,38 +116,18 @@ class WaitingQueue:
         for request in self._pinned:
             yield Candidate(request, blocks_from=SLO_CLASSES[0], urgent=True)
             return
-        for slo_class in SLO_CLASSES:
-            oldest = self._oldest(slo_class)
+        for slo_class, own in self._classes.items():
+            oldest = own.oldest()
             if oldest is None:
                 continue
-            due_since = AGING_SECONDS + max(oldest.arrival, self._aged_turn_at.get(slo_class, oldest.arrival))
+            due_since = AGING_SECONDS + max(oldest.arrival, own.aged_turn_at or oldest.arrival)
             if now >= due_since:
                 yield Candidate(oldest, _blocks_from(slo_class, now - due_since), urgent=True, aged=True)
-        for slo_class in SLO_CLASSES:
-            best = self._best(slo_class)
+        for own in self._classes.values():
+            best = own.best()
             if best is not None:
                 yield Candidate(best, blocks_from=SLO_CLASSES[0])
                 return
-
-    def _compact(self) -> None:
-        """Drop all entries of requests that left, so that aborts behind a stuck request cannot pile up."""
-        for slo_class, heap in self._heaps.items():
-            self._heaps[slo_class] = [entry for entry in heap if self._is_current(entry[3])]
-            heapq.heapify(self._heaps[slo_class])
-            self._arrivals[slo_class] = deque(filter(self._is_current, self._arrivals[slo_class]))
-        self._stale = 0
-
-    def _best(self, slo_class: int) -> Request | None:
-        heap = self._heaps[slo_class]
-        while heap and not self._is_current(heap[0][3]):
-            heapq.heappop(heap)
-        return heap[0][3] if heap else None
-
-    def _oldest(self, slo_class: int) -> Request | None:
-        arrivals = self._arrivals[slo_class]
-        while arrivals and not self._is_current(arrivals[0]):
-            arrivals.popleft()
-        return arrivals[0] if arrivals else None
 
     def _is_current(self, request: Request) -> bool:
         return request in self._waiting and request.preemptions < self._pin_after

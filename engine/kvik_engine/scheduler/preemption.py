@@ -2,7 +2,7 @@
 
 Victim: lowest class first, then the largest estimated remaining work, discounted by age. The head, which is the oldest
 request of the highest class, never gives way to a running one, so something always finishes; a request that was
-preempted PIN_AFTER times gives way to the head alone.
+preempted PIN_AFTER times, or admitted for its age, gives way to the head alone.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ def remaining_work(request: Request, p75: int | None) -> int:
     return sum(max(1, expected - (branch.known - request.prompt_length)) for branch in request.live)
 
 
+def holds_on(request: Request) -> bool:
+    """Whether a request gives way to the head alone: it was preempted too often, or waited so long to start."""
+    return request.aged or request.preemptions >= PIN_AFTER
+
+
 def choose_victim(
     running: Iterable[Request],
     *,
@@ -67,7 +72,7 @@ def choose_victim(
         if request is not head
         and request not in scheduled
         and request.slo_class >= needy.slo_class
-        and (request.preemptions < PIN_AFTER or needy is head)
+        and (needy is head or not holds_on(request))
     ]
     return max(candidates, key=lambda request: _victim_key(request, p75, now), default=None)
 
@@ -84,9 +89,7 @@ def enough_victims(
 
     The head of a lower class is not spared: the waiting request will be the head.
     """
-    candidates = [
-        request for request in running if request.slo_class > waiting.slo_class and request.preemptions < PIN_AFTER
-    ]
+    candidates = [request for request in running if request.slo_class > waiting.slo_class and not holds_on(request)]
     candidates.sort(key=lambda request: _victim_key(request, p75, now), reverse=True)
     return next((candidates[:n] for n in range(1, len(candidates) + 1) if enough(candidates[:n])), [])
 

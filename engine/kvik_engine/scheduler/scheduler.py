@@ -4,7 +4,8 @@
 Order within a step:
 1. the head (oldest request of the highest class), so that something always moves on;
 2. branches that compute one new output token: they are never held up by prompts;
-3. prompts and recomputation, class by class, running requests before waiting ones, within the prefills' share.
+3. prompts and recomputation within the prefills' share, class by class, running and waiting requests by rank.
+While an interactive request waits or computes its prompt, batch rows get a part of 2 and 3 only.
 """
 
 from __future__ import annotations
@@ -12,26 +13,20 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.request import Branch, Finish, Life, Request
-from kvik_engine.scheduler import admission
+from kvik_engine.scheduler import admission, shares
+from kvik_engine.scheduler.beginning import begin_step
+from kvik_engine.scheduler.fairness import ServiceCounters
+from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.news import Counters, News
 from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
-from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims, head_of
+from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims
 from kvik_engine.scheduler.rows import Rows
+from kvik_engine.scheduler.tiers import tier_of, turn_of
 from kvik_engine.step import Sample, StepPlan, StepResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The step's caps: rows, tokens, and the tokens that prefills share while any row decodes."""
-
-    max_requests: int
-    max_batch_tokens: int
-    chunked_prefill_tokens: int
 
 
 class Scheduler:
@@ -40,7 +35,8 @@ class Scheduler:
     def __init__(self, limits: Limits, kv: KVManager) -> None:
         self.kv = kv
         self.counters = Counters()
-        self.waiting = WaitingQueue(PIN_AFTER)
+        self.waiting = WaitingQueue(PIN_AFTER, served := ServiceCounters())
+        self._served = served
         self.running: list[Request] = []
         self._limits = limits
         self._lengths = OutputLengths()
@@ -71,6 +67,9 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a new request."""
         assert self.fits(request), "a request that can never fit would block the queue"
+        to_compute = request.prompt_length - self.kv.find(request.live[0]).tokens
+        request.tier = tier_of(to_compute, self._limits.chunked_prefill_tokens)
+        request.turn = turn_of(request.arrival, request.tier)
         self.waiting.add(request)
 
     def abort(self, request: Request, choice: int | None = None, accepted_outputs: int | None = None) -> None:
@@ -88,11 +87,15 @@ class Scheduler:
         step = self._begin(now)
         if self._make_room(step):
             step = self._begin(now)
-        self._plan_prompts(step, step.head_prompts)
+        self._plan_head(step)
         for branch in step.decodes:
             self._plan_decode(step, branch)
         for slo_class in SLO_CLASSES:
-            self._plan_prompts(step, step.prompts[slo_class])
+            if slo_class == shares.BATCH and step.interactive_first:
+                step.prefill_left = shares.prefill_share(step.prefill_left)
+            for branch in step.prompts[slo_class]:
+                self._admit(step, slo_class, before=branch.request)
+                self._plan_prompt(step, branch)
             self._admit(step, slo_class)
         if step.empty:
             return None
@@ -118,31 +121,8 @@ class Scheduler:
         return news, planned.prefill_tokens
 
     def _begin(self, now: float) -> PlanBuilder:
-        """Look once at every running branch: which decode, which have prompt to compute."""
-        head = head_of(self.running)
-        decodes: list[Branch] = []
-        head_prompts: list[Branch] = []
-        prompts: dict[int, list[Branch]] = {slo_class: [] for slo_class in SLO_CLASSES}
-        for request in self.running:
-            for branch in request.branches:
-                if branch.decoding:
-                    decodes.append(branch)
-                elif branch.life is Life.WAITING or (branch.life is Life.RUNNING and branch.todo):
-                    (head_prompts if request is head else prompts[request.slo_class]).append(branch)
-        decodes.sort(key=lambda branch: branch.request is not head)
-        prefilling = {branch.request for branches in (head_prompts, *prompts.values()) for branch in branches}
-        prefill_cap = self._limits.chunked_prefill_tokens if decodes else self._limits.max_batch_tokens
-        return PlanBuilder(
-            step=self._step + 1,
-            now=now,
-            head=head,
-            decodes=decodes,
-            head_prompts=head_prompts,
-            prompts=prompts,
-            tokens_left=self._limits.max_batch_tokens,
-            prefill_left=min(prefill_cap, self._limits.max_batch_tokens - len(decodes)),
-            owed={request: admission.owed(request, self.kv) for request in prefilling},
-        )
+        interactive_waits = bool(len(self.waiting.of_class(shares.INTERACTIVE)))
+        return begin_step(self._step + 1, now, self.running, self._limits, self.kv, interactive_waits=interactive_waits)
 
     def _make_room(self, step: PlanBuilder) -> bool:
         """Preempt requests of a lower class when the next waiting one lacks rows or blocks. Returns whether any was.
@@ -176,27 +156,47 @@ class Scheduler:
         if branch.life is Life.RUNNING and step.tokens_left:
             self._schedule(step, branch, 1)
 
-    def _plan_prompts(self, step: PlanBuilder, branches: Sequence[Branch]) -> None:
-        """The next chunk of each branch, as far as the prefills' share goes."""
-        for branch in branches:
-            if branch.request.life is not Life.RUNNING or not min(step.prefill_left, step.tokens_left):
-                continue
-            if branch.last_step == step.step:
-                continue  # it started as a fork within this step
-            if branch.life is Life.RUNNING:
-                self._schedule_chunk(step, branch)
-            elif branch.life is Life.WAITING and self._may_start(branch):
-                self._start(step, branch)
+    def _plan_head(self, step: PlanBuilder) -> None:
+        """The head's prompt. Shorter prompts that rank before it keep what they can use, up to half of the share."""
+        if not step.head_prompts:
+            return
+        kept = min(step.prefill_left // 2, self._tokens_before(step, step.head_prompts[0].request))
+        step.prefill_left -= kept
+        for branch in step.head_prompts:
+            self._plan_prompt(step, branch)
+        step.prefill_left += kept
 
-    def _admit(self, step: PlanBuilder, slo_class: int) -> None:
-        """Start waiting requests of this class, and those whose turn has come by age or preemption."""
+    def _tokens_before(self, step: PlanBuilder, head: Request) -> int:
+        """Prompt tokens of its class that rank before the head and could be computed now."""
+        running = sum(branch.todo for branch in step.prompts[head.slo_class] if rank(branch.request) < rank(head))
+        best = self.waiting.of_class(head.slo_class).best()
+        passes = best is not None and best.tier < head.tier and rank(best) < rank(head) and self._rows.free > 0
+        return running + (self.waiting.of_class(head.slo_class).short_tokens if passes else 0)
+
+    def _plan_prompt(self, step: PlanBuilder, branch: Branch) -> None:
+        """The next chunk of a branch, as far as the prefills' share goes."""
+        if branch.request.life is not Life.RUNNING or not min(step.prefill_left, step.tokens_left):
+            return
+        if branch.last_step == step.step:
+            return  # it started as a fork within this step
+        if branch.life is Life.RUNNING:
+            self._schedule_chunk(step, branch)
+        elif branch.life is Life.WAITING and self._may_start(branch):
+            self._start(step, branch)
+
+    def _admit(self, step: PlanBuilder, slo_class: int, *, before: Request | None = None) -> None:
+        """Start waiting requests of this class, and those whose turn has come by age or preemption.
+
+        With `before`, only those that rank before that running request.
+        """
         while min(step.prefill_left, step.tokens_left):
-            candidate = self._next_admission(step, slo_class)
+            candidate = self._next_admission(step, slo_class, before)
             if candidate is None:
                 return
             request = candidate.request
             self.waiting.remove(request)
             if candidate.aged:
+                request.aged = True
                 self.waiting.took_aged_turn(request.slo_class, step.now)
             request.start()
             insort(self.running, request, key=rank)
@@ -205,15 +205,20 @@ class Scheduler:
             step.owed[request] = admission.owed(request, self.kv)
             self._start(step, request.live[0])
 
-    def _next_admission(self, step: PlanBuilder, slo_class: int) -> Candidate | None:
+    def _next_admission(self, step: PlanBuilder, slo_class: int, before: Request | None) -> Candidate | None:
         for candidate in self.waiting.candidates(step.now):
             request = candidate.request
             if step.closed_from is not None and request.slo_class >= step.closed_from:
                 continue
-            if not candidate.urgent and request.slo_class > slo_class:
+            if not candidate.urgent and (
+                request.slo_class > slo_class or (before is not None and rank(request) > rank(before))
+            ):
                 return None
+            if request in step.too_large:
+                continue
             if not self._in_flight_of(request) and self._can_start(step, request):
                 return candidate
+            step.too_large.add(request)
             if candidate.blocks_from is not None:
                 step.closed_from = min(candidate.blocks_from, step.closed_from or candidate.blocks_from)
         return None
@@ -360,6 +365,7 @@ class Scheduler:
             return
         branch.tokens.append(sample.token)
         self.counters.generation_tokens += 1
+        self._served.charge(request.slo_class, request.tenant, output_tokens=1)
         stop = sample.token in request.stop_ids
         finish = Finish.STOP if stop else Finish.LENGTH if len(branch.tokens) >= request.token_limit else None
         if finish is not None:
@@ -388,6 +394,8 @@ class Scheduler:
             self.counters.prompt_tokens += request.prompt_length
             self.counters.prefix_query_tokens += request.prompt_length
             self.counters.prefix_hit_tokens += cached_tokens
+            computed = request.prompt_length - cached_tokens
+            self._served.charge(request.slo_class, request.tenant, prompt_tokens=computed)
 
     def _in_flight_of(self, request: Request) -> bool:
         return any(self.kv.in_flight(branch) for branch in request.branches)

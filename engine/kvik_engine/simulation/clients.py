@@ -116,4 +116,5 @@ def _submit(number: int, request: TraceRequest) -> Submit:
         priority=request.priority,
         salt=request.tenant.encode(),
         arrival=request.arrival,
+        tenant=request.tenant,
     )

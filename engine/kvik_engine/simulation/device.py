@@ -48,13 +48,13 @@ class Device:
 DEMO_CPU = Device(
     name="demo-cpu",
     kind="cpu",
-    cost=CostModel(step=0.02, prefill_token=0.002, decode_row=0.003, kv_token=1e-6),
+    cost=CostModel(step=0.1, prefill_token=1.6e-3, decode_row=9e-3, kv_token=3e-5),
     kv_bytes_per_token=23040,
     context=8192,
     memory_bytes=2500 << 20,
     used_bytes=1500 << 20,
 )
-"""SmolLM2-135M on 2 CPU cores: least squares over steps of the engine with 1 to 32 rows (docs/simulator.md)."""
+"""SmolLM2-135M in bf16 on one busy CPU core: least squares over 196 steps of 1 to 12 rows (docs/simulator.md)."""
 
 H100_8B = Device(
     name="h100-8b",

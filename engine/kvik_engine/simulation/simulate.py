@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, size
+from kvik_engine.core.loop import EngineCore
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.scheduler.news import Counters
 from kvik_engine.simulation.clients import Pool, Record, SimulatedClients
@@ -49,8 +50,9 @@ def simulate(
     *,
     overlap: int = 0,
     max_steps: int | None = None,
+    observe: Callable[[EngineCore], None] | None = None,
 ) -> Outcome:
-    """Serve the trace, sorted by arrival, to its end or for `max_steps` steps.
+    """Serve the trace, sorted by arrival, to its end or for `max_steps` steps; `observe` looks at the core after each.
 
     StartError when the configuration does not fit the device. At the end the books of the KV cache balance.
     """
@@ -64,6 +66,8 @@ def simulate(
     while (core.busy or not clients.all_sent) and (max_steps is None or core.stats.steps < max_steps):
         if not core.step(wait=_ANY_WAIT):
             raise SimulationStuck(f"after {core.stats.steps} steps, with {core.scheduler.unfinished} requests")
+        if observe is not None:
+            observe(core)
     if not core.busy:
         core.check_idle()
     return Outcome(

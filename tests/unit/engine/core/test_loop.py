@@ -260,10 +260,10 @@ def test_the_counters_of_a_run_add_up() -> None:
 def test_waiting_prompt_tokens_count_what_nobody_computed_yet() -> None:
     harness = Harness(max_requests=1, max_batch_tokens=8, chunked_prefill_tokens=8)
     harness.submit(1, [1] * 20, max_tokens=2)
-    harness.submit(2, [2] * 7, max_tokens=2)
+    harness.submit(2, [2] * 19, max_tokens=2)
     harness.step()
     assert harness.channel.stats is not None
-    assert harness.channel.stats.waiting_prompt_tokens == 12 + 7
+    assert harness.channel.stats.waiting_prompt_tokens == 12 + 19
     harness.run()
 
 

@@ -101,6 +101,21 @@ def test_a_request_preempted_often_gives_way_to_the_head_alone() -> None:
     assert victim([head, pinned], needy=head) is pinned
 
 
+def test_a_request_admitted_for_its_age_is_not_taken_back_at_once_by_a_better_class() -> None:
+    """Else its turn by age is worth nothing, and under constant load of a better class it starves."""
+    head, aged, other = make(1, slo_class=0), make(2, slo_class=2, max_tokens=1000), make(3, slo_class=2)
+    aged.aged = True
+    waiting = make(9, slo_class=0, arrival=1.0)
+
+    def chosen(running: Sequence[Request]) -> list[Request]:
+        return enough_victims(running, waiting=waiting, enough=lambda v: bool(v), p75=None, now=0.0)
+
+    assert chosen([head, aged, other]) == [other]
+    assert chosen([head, aged]) == []
+    assert victim([head, aged], needy=waiting) is None
+    assert victim([head, aged], needy=head) is aged
+
+
 def test_a_waiting_request_takes_no_more_victims_than_it_needs_and_none_in_vain() -> None:
     better = make(1, slo_class=0)
     batch = [make(i, slo_class=2, max_tokens=i * 10) for i in range(2, 5)]

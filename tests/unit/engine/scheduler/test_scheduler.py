@@ -61,7 +61,7 @@ def test_prefills_share_one_cap_by_class_then_arrival() -> None:
     harness = Harness(chunked_prefill_tokens=10, max_batch_tokens=64, blocks=200, max_requests=8)
     harness.submit(1, prompt(4), max_tokens=50, stop_token_ids=())
     harness.step()
-    harness.submit(2, prompt(14, 5), slo_class=2, max_tokens=1)
+    harness.submit(2, prompt(14, 5), slo_class=1, max_tokens=1)
     harness.submit(3, prompt(14, 9), slo_class=0, max_tokens=1)
     rows: list[dict[int, int]] = []
     for _ in range(3):

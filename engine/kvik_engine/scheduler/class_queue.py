@@ -1,0 +1,97 @@
+"""The waiting requests of one SLO class: the least served tenant first, then priority, then turn."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable
+from itertools import count
+
+from kvik_engine.request import Request
+from kvik_engine.scheduler.fairness import ServiceCounters
+
+_Entry = tuple[int, float, int, Request]
+
+
+class ClassQueue:
+    """Entries of requests that no longer wait are dropped when they are met; `is_current` knows them."""
+
+    def __init__(self, slo_class: int, served: ServiceCounters, is_current: Callable[[Request], bool]) -> None:
+        self._slo_class = slo_class
+        self._served = served
+        self._is_current = is_current
+        self._order = count()
+        self._heaps: dict[str, list[_Entry]] = {}
+        self._arrivals: deque[Request] = deque()
+        self._tenants: Counter[str] = Counter()
+        self.aged_turn_at: float | None = None
+        """When a request of this class was last admitted for its age."""
+        self.short_tokens = 0
+        """Prompt tokens of the waiting requests of the shortest tier."""
+
+    def __len__(self) -> int:
+        return self._tenants.total()
+
+    def of_tenant(self, tenant: str) -> int:
+        """Waiting requests of a tenant."""
+        return self._tenants[tenant]
+
+    @property
+    def tenants(self) -> list[str]:
+        """Tenants with waiting requests."""
+        return list(self._tenants)
+
+    def joins(self, request: Request) -> None:
+        """Count a request in. It is not found before `enqueue`."""
+        if request.tenant not in self._tenants:
+            self._served.joins(self._slo_class, request.tenant, self._tenants)
+        self._tenants[request.tenant] += 1
+        if request.tier == 0:
+            self.short_tokens += request.prompt_length
+
+    def leaves(self, request: Request) -> None:
+        """Count a request out."""
+        self._tenants[request.tenant] -= 1
+        if not self._tenants[request.tenant]:
+            del self._tenants[request.tenant]
+            self._served.leaves(self._slo_class, request.tenant)
+        if request.tier == 0:
+            self.short_tokens -= request.prompt_length
+
+    def enqueue(self, request: Request) -> None:
+        entry = (request.priority, request.turn, next(self._order), request)
+        heapq.heappush(self._heaps.setdefault(request.tenant, []), entry)
+        if self._arrivals and self._arrivals[-1].arrival > request.arrival:
+            insort(self._arrivals, request, key=lambda other: other.arrival)
+        else:
+            self._arrivals.append(request)
+
+    def best(self) -> Request | None:
+        """The next one in order."""
+        tops = [entry for tenant in list(self._heaps) if (entry := self._top(tenant)) is not None]
+        if len(tops) <= 1:
+            return tops[0][3] if tops else None
+        return min(tops, key=lambda entry: (self._served.served(self._slo_class, entry[3].tenant), *entry[:3]))[3]
+
+    def oldest(self) -> Request | None:
+        """The one that came first."""
+        while self._arrivals and not self._is_current(self._arrivals[0]):
+            self._arrivals.popleft()
+        return self._arrivals[0] if self._arrivals else None
+
+    def compact(self) -> None:
+        """Drop all entries of requests that left, so that aborts behind a stuck request cannot pile up."""
+        for tenant, heap in self._heaps.items():
+            self._heaps[tenant] = [entry for entry in heap if self._is_current(entry[3])]
+            heapq.heapify(self._heaps[tenant])
+        self._arrivals = deque(filter(self._is_current, self._arrivals))
+
+    def _top(self, tenant: str) -> _Entry | None:
+        heap = self._heaps[tenant]
+        while heap and not self._is_current(heap[0][3]):
+            heapq.heappop(heap)
+        if not heap:
+            del self._heaps[tenant]
+            return None
+        return heap[0]
