@@ -1,4 +1,4 @@
-"""Random arrivals, aborts, priorities, classes, tenants, choices and pool sizes against the engine core on a fake model.
+"""Random arrivals, aborts, priorities, classes, tenants, choices and pool sizes against the core on a fake model.
 
 After every step: free + cached + owned = total and every block's count has its reason (harness), freed blocks are
 poisoned, the fake runner refuses wrong tables, rows, copies and forks, and no row has two works. At the end every

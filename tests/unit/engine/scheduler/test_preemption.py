@@ -108,7 +108,7 @@ def test_a_request_admitted_for_its_age_is_not_taken_back_at_once_by_a_better_cl
     waiting = make(9, slo_class=0, arrival=1.0)
 
     def chosen(running: Sequence[Request]) -> list[Request]:
-        return enough_victims(running, waiting=waiting, enough=lambda v: bool(v), p75=None, now=0.0)
+        return enough_victims(running, waiting=waiting, enough=bool, p75=None, now=0.0)
 
     assert chosen([head, aged, other]) == [other]
     assert chosen([head, aged]) == []
