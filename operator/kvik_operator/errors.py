@@ -49,6 +49,10 @@ class ClusterError(KvikOperatorError):
 class NotFound(ClusterError):
     """404: the object, its namespace or its kind is not there."""
 
+    def is_about(self, name: str) -> bool:
+        """Whether an object of this name is missing (`pods "x" not found`); an API that is not served names none."""
+        return f'"{name}" not found' in self.message
+
 
 class Conflict(ClusterError):
     """409: another writer was faster, or a precondition (uid, resourceVersion) no longer holds."""

@@ -122,6 +122,22 @@ def test_an_event_that_never_arrives_is_made_up_for_by_the_relist(operated: Rig)
     eventually("the Service to be back", lambda: len(rig.children()) == len(CHILDREN), 15, rig.explain)
 
 
+@pytest.mark.long
+def test_a_pool_whose_deletion_was_missed_is_not_built_again(operated: Rig) -> None:
+    """Each child that the garbage collector takes is an event; until the relist the store still has the pool."""
+    rig = operated
+    proxy = rig.proxy()
+    rig.operator(proxy=proxy)
+    rig.create()
+    rig.wait_ready()
+    proxy.keep_event = lambda event: not (event["type"] == "DELETED" and event["object"]["kind"] == "InferencePool")
+    before = len(proxy.writes())
+    rig.delete()
+    eventually("all children to be gone", lambda: rig.children() == [], 90, rig.explain)
+    holds("nothing is made again", lambda: rig.children() == [], 5)
+    assert [str(write) for write in proxy.writes()[before:] if not write.path.endswith("/status")] == []
+
+
 def test_a_storm_of_errors_passes_without_a_flood(operated: Rig) -> None:
     """O7: 30 % of all requests fail in one way or another, for a quarter of a minute."""
     rig = operated

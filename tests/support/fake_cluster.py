@@ -43,6 +43,10 @@ class FakeCluster:
     def pods(self, key: PoolKey) -> Sequence[Object]:
         return self.engine_pods
 
+    def forget_pool(self, key: PoolKey, uid: str) -> None:
+        if self.stored_pool is not None and self.stored_pool["metadata"]["uid"] == uid:
+            self.stored_pool = None
+
     def scaling(self, key: PoolKey) -> ScalingReport | None:
         return self.report
 

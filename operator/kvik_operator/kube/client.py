@@ -132,23 +132,27 @@ class ClusterClient:
         )
 
     async def read_pool(self, key: PoolKey) -> Object | None:
-        return await self._read(f"read InferencePool {key}", pool_path(key))
+        try:
+            pool: Object = await self._transport.request(f"read InferencePool {key}", "GET", pool_path(key))
+        except NotFound as error:
+            if error.is_about(key.name):
+                return None
+            raise  # the API is not served now: no reason to believe that its pools are gone
+        return pool
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         name = child_name(kind, key)
-        return await self._read(
-            f"read {kind} {key.namespace}/{name}", path(kind.api_version, kind.plural, key.namespace, name)
-        )
+        what = f"read {kind} {key.namespace}/{name}"
+        try:
+            child: Object = await self._transport.request(
+                what, "GET", path(kind.api_version, kind.plural, key.namespace, name)
+            )
+        except NotFound:
+            return None
+        return child
 
     def emit(self, event: PlannedEvent) -> None:
         self._emitter.emit(event)
-
-    async def _read(self, what: str, url: str) -> Object | None:
-        try:
-            answer: Object = await self._transport.request(what, "GET", url)
-        except NotFound:
-            return None
-        return answer
 
     async def _write(
         self, what: str, method: str, url: str, *, query: Query = (), body: Object, content_type: str = JSON

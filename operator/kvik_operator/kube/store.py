@@ -1,19 +1,24 @@
 """The watched state of the cluster, trimmed: pools, their children and their pods. Thread-safe; reads never block.
 
 Written by the watches and the relist, read by everybody. An object belongs to the pool that its label names, and is
-kept under its own uid, so that a deletion seen late never removes a successor of the same name.
+kept under its own uid, so that a deletion seen late never removes a successor of the same name. Nor does the answer to
+a write of ours, when it comes after the watch has told of the deletion, bring back what is gone.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kvik_operator.kube.kinds import POD
 from kvik_operator.kube.trim import trim
 from kvik_operator.names import KIND, LABEL_POOL, ChildKind, PoolKey, child_name
 
 Object = Mapping[str, Any]
+
+MAX_GONE: Final = 4096
+"""Deletions that are remembered, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,9 @@ class Store:
         self._entries: dict[PoolKey, _Entry] = {}
         self._owners: dict[tuple[str, str, str], PoolKey] = {}
         """The pool by (kind, namespace, name) of the object: labels can change hands."""
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        """The resourceVersion at which the watch told of a deletion, by uid. An object that only lost its label, which
+        looks the same, comes back in a newer one."""
 
     def pool(self, key: PoolKey) -> Object | None:
         with self._lock:
@@ -90,7 +98,7 @@ class Store:
         with self._lock:
             previous = self._owners.get((kind, key.namespace, name))
             known = self._get(kind, previous, name)
-            if known is not None and _is_older(trimmed, known):
+            if self._came_too_late(trimmed) or (known is not None and _is_older(trimmed, known)):
                 return frozenset({key})
             if previous is not None and previous != key:
                 self._drop(kind, previous, name)
@@ -104,8 +112,16 @@ class Store:
 
     def remove(self, kind: str, obj: Object) -> frozenset[PoolKey]:
         """Forget the object if it is this very one (by uid); returns the pools it belonged to."""
-        key = owner_key(kind, obj)
+        key, metadata = owner_key(kind, obj), obj["metadata"]
+        with self._lock:
+            self._gone[metadata.get("uid", "")] = str(metadata.get("resourceVersion", ""))
+            while len(self._gone) > MAX_GONE:
+                self._gone.popitem(last=False)
         return self.forget(identify(kind, obj)) | (frozenset() if key is None else frozenset({key}))
+
+    def forget_pool(self, key: PoolKey, uid: str) -> None:
+        """The API server says that this very pool is not there."""
+        self.forget(ObjectId(KIND, key.namespace, key.name, uid))
 
     def forget(self, identity: ObjectId) -> frozenset[PoolKey]:
         """Forget an object that is gone; returns the pool it belonged to, nothing if it was unknown."""
@@ -134,6 +150,10 @@ class Store:
         if entry is None:
             return None
         return entry.pool if kind == KIND else entry.objects.get((kind, name))
+
+    def _came_too_late(self, obj: Object) -> bool:
+        gone = self._gone.get(obj["metadata"].get("uid", ""))
+        return gone is not None and not is_newer_version(str(obj["metadata"].get("resourceVersion", "")), gone)
 
     def _drop(self, kind: str, key: PoolKey, name: str) -> None:
         entry = self._entries[key]

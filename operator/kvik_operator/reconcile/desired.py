@@ -50,9 +50,15 @@ def deployed_replicas(observed: Observed) -> int:
     return 0 if deployed is None else int((deployed.get("spec") or {}).get("replicas", 1))
 
 
-def takes_away(observed: Observed, wanted: Desired) -> bool:
-    """Something would be scaled down or deleted: worth a fresh look at the pool before."""
-    return bool(wanted.unwanted) or wanted.replicas < deployed_replicas(observed)
+def needs_fresh_look(observed: Observed, wanted: Desired) -> bool:
+    """Whether the pool should be read anew before this is carried out, since the watch may have missed something.
+
+    Something would be scaled down or deleted; or a child would be made that was there before: then either somebody
+    deleted it, or the pool is gone and the garbage collector is taking its children.
+    """
+    lost = any(ChildKind(manifest["kind"]) not in observed.children for manifest in wanted.manifests)
+    remade = lost and bool(observed.pool.status.get("observedGeneration"))
+    return remade or bool(wanted.unwanted) or wanted.replicas < deployed_replicas(observed)
 
 
 def engine_image(device: Device, options: ReconcileOptions) -> EngineImage:

@@ -11,7 +11,7 @@ from typing import Final
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
-from kvik_operator.reconcile.desired import desired, takes_away
+from kvik_operator.reconcile.desired import desired, needs_fresh_look
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.pod_state import is_ready, live_pods
 from kvik_operator.reconcile.rewritten import Rewritten
@@ -68,7 +68,7 @@ class Reconciler:
         try:
             observed = observe(key, raw, self._store, self._now())
             wanted = desired(observed, self._options, self._board.work)
-            if takes_away(observed, wanted) and await self._is_outdated(observed):
+            if needs_fresh_look(observed, wanted) and await self._is_outdated(observed):
                 return LOOK_AGAIN_SOON
             applied = await apply(self._cluster, observed, wanted, self._rewritten)
         except PoolError as error:
@@ -81,8 +81,10 @@ class Reconciler:
         return await self._write_status(key, raw, update, _next_look(applied, observed, wanted))
 
     async def _is_outdated(self, observed: Observed) -> bool:
-        """Before anything is taken away: the pool must still be the one that was observed."""
+        """Whether the pool is not the one any more that was observed."""
         fresh = await self._cluster.read_pool(observed.key)
+        if fresh is None:
+            self._store.forget_pool(observed.key, observed.pool.uid)
         metadata = {} if fresh is None else fresh["metadata"]
         same = metadata.get("uid") == observed.pool.uid and metadata.get("generation") == observed.pool.generation
         return not same or "deletionTimestamp" in metadata
@@ -95,7 +97,9 @@ class Reconciler:
             return then
         try:
             await self._cluster.patch_status(key, update.patch, raw["metadata"].get("resourceVersion"))
-        except NotFound:
+        except NotFound as error:
+            if error.is_about(key.name) or error.is_about(key.namespace):
+                self._store.forget_pool(key, raw["metadata"]["uid"])
             self._forget(key)
             return None
         self._status_written[key] = now

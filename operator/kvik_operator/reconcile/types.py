@@ -115,6 +115,9 @@ class Store(Protocol):
 
     def pods(self, key: PoolKey) -> Sequence[Object]: ...
 
+    def forget_pool(self, key: PoolKey, uid: str) -> None:
+        """The API server says that this very pool is not there: an event was missed. No work on it from now on."""
+
 
 class Cluster(Protocol):
     """The API server, written to by the leader only. Every method raises errors.ClusterError's subclasses."""
@@ -132,7 +135,7 @@ class Cluster(Protocol):
         """Merge-patch a pod's annotations; None removes one. A pod that is gone is success."""
 
     async def read_pool(self, key: PoolKey) -> Object | None:
-        """A fresh read, past every cache; None: not found."""
+        """A fresh read, past every cache; None: there is none. NotFound if the API itself is not served."""
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         """A fresh read of the object of the child's name, whether or not it is ours; None: not found."""

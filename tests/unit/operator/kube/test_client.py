@@ -108,6 +108,12 @@ async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
 
 
 async def test_a_fresh_read_of_what_is_not_there_is_none() -> None:
-    transport = FakeTransport(NotFound("x", 404, "NotFound", "gone"))
+    transport = FakeTransport(NotFound("x", 404, "NotFound", 'inferencepools.kvik.dev "chat" not found'))
     assert await client(transport).read_pool(KEY) is None
     assert await client(transport).read_child(ChildKind.SERVICE, KEY) is None
+
+
+async def test_an_api_that_is_not_served_says_nothing_about_its_pools() -> None:
+    unserved = NotFound("x", 404, "NotFound", "the server could not find the requested resource")
+    with pytest.raises(NotFound):
+        await client(FakeTransport(unserved)).read_pool(KEY)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvik_operator.kube.kinds import POD
-from kvik_operator.kube.store import ObjectId, Store, is_newer_version
+from kvik_operator.kube.store import MAX_GONE, ObjectId, Store, is_newer_version
 from kvik_operator.names import KIND, LABEL_POOL, ChildKind, PoolKey
 
 KEY = PoolKey("demo", "chat")
@@ -73,6 +73,41 @@ def test_a_deletion_removes_the_object_and_the_empty_pool() -> None:
     assert store.keys() == {KEY}
     assert store.remove(POD, obj("chat-1")) == {KEY}
     assert store.keys() == set()
+
+
+def test_the_answer_to_a_write_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    store = Store()
+    store.upsert(KIND, obj("chat", version="5"))
+    store.remove(KIND, obj("chat", version="8"))
+    store.upsert(KIND, obj("chat", version="7"))
+    assert store.pool(KEY) is None
+    store.upsert(KIND, obj("chat", uid="u2", version="6"))
+    assert store.pool(KEY) is not None, "a successor"
+
+
+def test_an_object_that_lost_its_label_and_gets_it_back_is_kept() -> None:
+    store = Store()
+    store.upsert(POD, obj("p", version="5"))
+    store.remove(POD, obj("p", version="6"))  # so the watch tells that it left the selector
+    store.upsert(POD, obj("p", version="7"))
+    assert len(store.pods(KEY)) == 1
+
+
+def test_deletions_are_not_remembered_without_end() -> None:
+    store = Store()
+    for number in range(MAX_GONE + 1):
+        store.remove(POD, obj("p", uid=f"u{number}", version="9"))
+    store.upsert(POD, obj("p", uid="u0", version="5"))
+    assert len(store.pods(KEY)) == 1
+
+
+def test_a_pool_is_forgotten_by_its_uid() -> None:
+    store = Store()
+    store.upsert(KIND, obj("chat"))
+    store.forget_pool(KEY, "another")
+    assert store.pool(KEY) is not None
+    store.forget_pool(KEY, "u1")
+    assert store.pool(KEY) is None
 
 
 def test_a_pod_whose_label_changes_moves_and_both_pools_hear_of_it() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import ChildKind
-from kvik_operator.reconcile.desired import desired, takes_away, wanted_replicas
+from kvik_operator.reconcile.desired import desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.types import Desired, EngineImages, NetworkPolicyOptions, Observed, ReconcileOptions
 from tests.support.fake_cluster import FakeCluster
@@ -67,7 +67,7 @@ def test_a_network_policy_that_was_switched_off_is_unwanted() -> None:
     assert cluster.stored_pool is not None
     with_policy = observe(KEY, cluster.stored_pool, cluster, NOW)
     assert desired_of(with_policy, options).unwanted == (ChildKind.NETWORK_POLICY,)
-    assert takes_away(with_policy, desired_of(with_policy, options))
+    assert needs_fresh_look(with_policy, desired_of(with_policy, options))
 
 
 def test_a_shrinking_deployment_marks_the_idle_pod() -> None:
@@ -80,4 +80,4 @@ def test_a_shrinking_deployment_marks_the_idle_pod() -> None:
 def test_only_less_is_taking_away() -> None:
     for deployed, replicas, want in ((None, 1, False), (1, 1, False), (1, 2, False), (2, 1, True), (1, 0, True)):
         observed = observed_of(deployed, replicas=replicas)
-        assert takes_away(observed, desired_of(observed)) is want
+        assert needs_fresh_look(observed, desired_of(observed)) is want

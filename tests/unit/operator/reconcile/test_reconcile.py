@@ -363,9 +363,37 @@ async def test_events_come_after_the_status_and_not_without_it() -> None:
 
 
 async def test_a_pool_deleted_while_its_status_is_written_is_forgotten() -> None:
+    """Its DELETED event may never come; children that are collected would be made again and again until the relist."""
     operator = Operator()
-    operator.cluster.failures["patch_status"] = NotFound("patch status", 404, "NotFound", "gone")
+    gone = NotFound("patch status", 404, "NotFound", 'inferencepools.kvik.dev "chat" not found')
+    operator.cluster.failures["patch_status"] = gone
     assert await operator.look() is None
+    operator.cluster.writes()
+    operator.cluster.children.clear()
+    assert await operator.look() is None
+    assert operator.cluster.writes() == []
+
+
+async def test_an_api_that_is_not_served_for_a_moment_is_no_deleted_pool() -> None:
+    operator = Operator()
+    unserved = NotFound("patch status", 404, "NotFound", "the server could not find the requested resource")
+    operator.cluster.failures["patch_status"] = unserved
+    await operator.look()
+    operator.cluster.failures.clear()
+    await operator.look()
+    assert "patch_status" in operator.cluster.writes()
+
+
+@pytest.mark.parametrize("missing", [*ChildKind])
+async def test_a_deleted_pool_whose_event_was_missed_is_not_built_again(missing: ChildKind) -> None:
+    """Each child that is collected is an event, and looks like one that somebody deleted."""
+    operator = Operator()
+    await operator.settle()
+    operator.cluster.fresh_pool = None
+    del operator.cluster.children[missing]
+    assert await operator.look() == LOOK_AGAIN_SOON
+    assert await operator.look() is None
+    assert operator.cluster.writes() == []
 
 
 async def test_switching_network_policies_off_removes_ours_and_leaves_others() -> None:
