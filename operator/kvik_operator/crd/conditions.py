@@ -24,8 +24,12 @@ class Condition:
 def to_api(
     conditions: Sequence[Condition], previous: Sequence[Mapping[str, Any]], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """lastTransitionTime moves only when the status does."""
-    return [_to_api(condition, find(previous, condition.type), generation, now) for condition in conditions]
+    """lastTransitionTime moves only when the status does. Conditions of other writers' types stay as they are."""
+    ours = [_to_api(condition, find(previous, condition.type), generation, now) for condition in conditions]
+    theirs = [dict(condition) for condition in previous if condition.get("type") not in set(ConditionType)]
+    order = [condition.get("type") for condition in previous]
+    # A new order alone is nothing to write, and somebody else may have another one.
+    return sorted([*ours, *theirs], key=lambda one: order.index(one["type"]) if one["type"] in order else len(order))
 
 
 def find(conditions: Sequence[Mapping[str, Any]], type_: ConditionType) -> Mapping[str, Any] | None:

@@ -189,7 +189,10 @@ def merge_patch(before: Object, after: Object) -> Json:
 def _events(key: PoolKey, uid: str, previous: Object, status: Object) -> Iterator[PlannedEvent]:
     """One for each condition that changed its status or reason, worded as the condition; equal ones once."""
     told: set[str] = set()
-    for type_ in (ConditionType.READY, ConditionType.DEGRADED, ConditionType.ROLLOUT_COMPLETE):
+    types = [ConditionType.READY, ConditionType.DEGRADED, ConditionType.ROLLOUT_COMPLETE]
+    if _scaling_is_in_trouble(previous, status):
+        types.append(ConditionType.SCALING_ACTIVE)
+    for type_ in types:
         old = find(previous.get("conditions") or (), type_)
         new = find(status.get("conditions") or (), type_)
         if new is None or new["reason"] in told or (old is None and new["status"] == "False" and type_ != "Ready"):
@@ -201,3 +204,12 @@ def _events(key: PoolKey, uid: str, previous: Object, status: Object) -> Iterato
         told.add(new["reason"])
         kind: Literal["Normal", "Warning"] = "Normal" if new["reason"] in _CALM else "Warning"
         yield PlannedEvent(key, kind, new["reason"], new["message"], uid)
+
+
+def _scaling_is_in_trouble(previous: Object, status: Object) -> bool:
+    """A pool that starts, or whose last pod ends, has no load to read: that is no news of its own."""
+    scaling = find(status.get("conditions") or (), ConditionType.SCALING_ACTIVE) or {}
+    if scaling.get("reason") == Reason.NO_LOAD_DATA:
+        ready = [find(one.get("conditions") or (), ConditionType.READY) or {} for one in (previous, status)]
+        return all(condition.get("status") == "True" for condition in ready)
+    return scaling.get("reason") == Reason.CONTESTED

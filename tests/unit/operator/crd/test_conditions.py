@@ -22,6 +22,15 @@ def test_a_condition_gets_a_new_time_when_its_status_changes() -> None:
     assert to_api([NOT_READY], to_api([READY], [], 1, NOW), 1, LATER)[0]["lastTransitionTime"] == timestamp(LATER)
 
 
+def test_conditions_of_other_writers_stay() -> None:
+    """A cost controller, a policy engine: a merge patch replaces the whole list."""
+    theirs = {"type": "example.com/Costly", "status": "True", "reason": "Gpu", "message": "", "lastTransitionTime": "t"}
+    written = to_api([READY], [theirs, *to_api([NOT_READY], [], 1, NOW)], 1, LATER)
+    assert [condition["type"] for condition in written] == ["example.com/Costly", "Ready"]
+    assert written[0] == theirs
+    assert to_api([READY], [theirs], 1, NOW)[1]["type"] == "Ready"
+
+
 def test_a_long_message_is_cut() -> None:
     long = Condition(ConditionType.READY, "False", Reason.UNSCHEDULABLE, "x" * 5000)
     message = to_api([long], [], 1, NOW)[0]["message"]
