@@ -194,7 +194,7 @@ class Operator:
         async with _transport(config) as transport, self._beating("lease"):
             lease = LeaseClient(transport, config.lease_namespace, config.lease_name, LEASE_REQUEST_SECONDS)
             try:
-                await self._elector.run(lease, lambda: self._workers.open(self._store.keys()))
+                await self._elector.run(lease, lambda: self._workers.open(self._store.keys))
             finally:
                 await self._elector.release()
 

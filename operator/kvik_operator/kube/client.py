@@ -1,6 +1,7 @@
 """The calls the operator makes, each one line of intent: the reconcile flow's `Cluster`, the autoscaler's `/scale`.
 
-Every write waits for the token bucket, then passes the fence: a replica that may no longer be leader writes nothing.
+Every write waits for the token bucket, then passes the fence: a replica that may no longer be leader writes nothing,
+and waits for no answer longer than it surely is the leader.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class Fence(Protocol):
-    def may_write(self) -> bool:
-        """Whether this process surely is the leader right now."""
+    def seconds_left(self) -> float:
+        """How long this process surely is the leader, if that is long enough to begin a write; else 0."""
 
 
 class Emitter(Protocol):
@@ -158,12 +159,13 @@ class ClusterClient:
         self, what: str, method: str, url: str, *, query: Query = (), body: Object, content_type: str = JSON
     ) -> Object:
         await asyncio.sleep(self._bucket.reserve())
-        if not self._fence.may_write():
+        seconds = self._fence.seconds_left()
+        if seconds <= 0:
             raise Unavailable(what, None, "NotLeader", "another replica may be the leader now")
         outcome = "error"
         try:
             answer: Object = await self._transport.request(
-                what, method, url, query=query, body=body, content_type=content_type
+                what, method, url, query=query, body=body, content_type=content_type, timeout=seconds
             )
             outcome = "ok"
         finally:

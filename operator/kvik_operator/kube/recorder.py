@@ -42,7 +42,6 @@ class Series:
     count: int
     first: datetime
     last: datetime
-    sent_count: int = 0
     sent_at: datetime | None = None
 
 
@@ -62,7 +61,7 @@ class Folder:
         series = replace(known, count=known.count + 1, last=now)
         due = series.sent_at is None or now - series.sent_at >= RESEND_AFTER
         if due:
-            series = replace(series, sent_at=now, sent_count=series.count)
+            series = replace(series, sent_at=now)
         self._series[identity] = series
         self._series.move_to_end(identity)
         while len(self._series) > MAX_REMEMBERED:
@@ -119,7 +118,7 @@ class Recorder:
         while True:
             while self._waiting:
                 series = self._folder.fold(self._waiting.popleft(), self._now())
-                if series is not None and self._fence.may_write():
+                if series is not None:
                     await self._send(transport, series)
             pending.clear()
             if not self._waiting:
@@ -127,11 +126,16 @@ class Recorder:
 
     async def _send(self, transport: Transport, series: Series) -> None:
         key = series.event.key
+        if self._fence.seconds_left() <= 0:
+            return  # another replica tells of it
+        await asyncio.sleep(self._bucket.reserve())
+        seconds = self._fence.seconds_left()
+        if seconds <= 0:
+            return
         try:
-            await asyncio.sleep(self._bucket.reserve())
             if series.count > 1:
                 try:
-                    await self._patch(transport, key, series)
+                    await self._patch(transport, key, series, seconds)
                     return
                 except NotFound:
                     log.debug("the Event expired, a new one is written", extra={"event": series.name})
@@ -140,18 +144,20 @@ class Recorder:
                 "POST",
                 path("v1", "events", key.namespace),
                 body=event_object(series, self._instance),
+                timeout=seconds,
             )
         except ClusterError as error:
             # Never retried: an Event is an explanation, and the condition says the same.
             log.warning("an Event was not written", extra={"pool": str(key), "error": str(error)})
 
-    async def _patch(self, transport: Transport, key: PoolKey, series: Series) -> None:
+    async def _patch(self, transport: Transport, key: PoolKey, series: Series, seconds: float) -> None:
         await transport.request(
             f"patch Event {key.namespace}/{series.name}",
             "PATCH",
             path("v1", "events", key.namespace, series.name),
             body={"count": series.count, "lastTimestamp": _rfc3339(series.last)},
             content_type=MERGE,
+            timeout=seconds,
         )
 
 

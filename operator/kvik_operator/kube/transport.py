@@ -28,7 +28,7 @@ _LOADING: Final = threading.Lock()
 
 
 async def connect(*, user_agent: str, timeout: float) -> "Transport":
-    """`timeout` is in seconds and holds for each call that names none. Raises ConfigException without credentials."""
+    """`timeout`, in seconds, holds for calls that name no shorter one. Raises ConfigException without credentials."""
     configuration = Configuration(client_session_kwargs={"trust_env": False})
     async with _one_thread_at_a_time():
         try:
@@ -67,8 +67,8 @@ class Transport:
         accept: str = JSON,
         timeout: float | None = None,
     ) -> Any:
-        """The parsed answer. `what` names the call in errors. Raises ClusterError."""
-        seconds = timeout if timeout is not None else self._timeout
+        """The parsed answer. `what` names the call in errors; `timeout` may only shorten ours. Raises ClusterError."""
+        seconds = min(self._timeout, timeout) if timeout is not None else self._timeout
         try:
             _, url, headers, payload, _ = await self._api.param_serialize(
                 method,

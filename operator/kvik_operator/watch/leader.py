@@ -1,7 +1,8 @@
 """Which replica may write: our own election over one Lease (`kubernetes.aio.leaderelection` fails on creating it).
 
-The lease is held for 15 s and renewed every 2 s. Every write passes `may_write`: 10 s after the last renewal, by the
-monotonic clock of this process, nothing is written any more. Another replica's lease counts as expired once this
+The lease is held for 15 s and renewed every 2 s. Every write passes `seconds_left`: 10 s after the last renewal, by the
+monotonic clock of this process, no write is begun any more, and one that was begun before is given up by the time that
+another replica may lead. Another replica's lease counts as expired once this
 process has seen it unchanged for its whole duration, so clocks that differ between machines do no harm.
 
 While the API server is away nobody can take the lease: the fence closes, the process stays and renews when it can.
@@ -27,7 +28,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Seconds."""
+    """Seconds; the deadline lies before the end of the lease, so that a write begun just before it has time to end."""
 
     duration: float = 15.0
     renew_deadline: float = 10.0
@@ -105,7 +106,14 @@ class Elector:
 
     def may_write(self) -> bool:
         """From any thread: whether this process surely is the leader now."""
-        return self._renewed_at is not None and self._clock() < self._renewed_at + self._times.renew_deadline
+        return self.seconds_left() > 0
+
+    def seconds_left(self) -> float:
+        """From any thread: how long a write begun now may take until another replica may lead; 0: it may not begin."""
+        renewed_at, now = self._renewed_at, self._clock()
+        if renewed_at is None or now >= renewed_at + self._times.renew_deadline:
+            return 0.0
+        return renewed_at + self._times.duration - now
 
     def is_leader(self) -> bool:
         return self._renewed_at is not None

@@ -47,26 +47,31 @@ class Workers:
         self._wake: asyncio.Event | None = None
 
     def add(self, keys: Iterable[PoolKey]) -> None:
-        """Enqueue pools; from any thread."""
+        """Enqueue pools; from any thread. Before `open` nothing is kept, since all pools are looked at then."""
         with self._lock:
-            for key in keys:
-                self._queue.add(key, self._clock())
+            if self._open:
+                for key in keys:
+                    self._queue.add(key, self._clock())
         self._wake_up()
 
-    def open(self, keys: Iterable[PoolKey]) -> None:
-        """This process may write from now on: start to work, and look at all these pools; from any thread."""
-        self._open = True
-        self.add(keys)
+    def open(self, keys: Callable[[], Iterable[PoolKey]]) -> None:
+        """This process may write from now on: start to work, and look at all these pools; from any thread.
+
+        `keys` is asked once `add` keeps what it is given, so that no pool that comes meanwhile falls between the two.
+        """
+        with self._lock:
+            self._open = True
+        self.add(keys())
 
     def oldest_age(self) -> float:
         """Seconds the oldest pool has waited or been worked on; 0 as long as there is no work for this process."""
         with self._lock:
-            return self._queue.oldest_age(self._clock()) if self._open else 0.0
+            return self._queue.oldest_age(self._clock())
 
     def stuck_for(self) -> float:
         """Seconds without any progress although there is work; 0 as long as there is none for this process."""
         with self._lock:
-            return self._queue.stuck_for(self._clock()) if self._open else 0.0
+            return self._queue.stuck_for(self._clock())
 
     def depth(self) -> int:
         with self._lock:
@@ -87,8 +92,8 @@ class Workers:
         while True:
             self._wake.clear()
             with self._lock:
-                key = self._queue.take(self._clock()) if self._open else None
-                wait = self._queue.next_due(self._clock()) if self._open else None
+                key = self._queue.take(self._clock())
+                wait = self._queue.next_due(self._clock())
             if key is not None:
                 return key
             # Not wait_for: until Python 3.12 it swallows a cancellation that comes together with the wake-up.

@@ -28,11 +28,11 @@ class FakeTransport:
 
 
 class Leader:
-    def __init__(self, may: bool = True) -> None:
-        self.may = may
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
-    def may_write(self) -> bool:
-        return self.may
+    def seconds_left(self) -> float:
+        return self.seconds
 
 
 class Ignore:
@@ -41,7 +41,8 @@ class Ignore:
     def wrote(self, what: str, outcome: str) -> None: ...
 
 
-def client(transport: FakeTransport, leader: bool = True, stored: list[Any] | None = None) -> ClusterClient:
+def client(transport: FakeTransport, leader: float = 12.0, stored: list[Any] | None = None) -> ClusterClient:
+    """`leader`: seconds that it surely is one."""
     heard: list[Any] = [] if stored is None else stored
     return ClusterClient(
         cast(Transport, transport),
@@ -94,7 +95,7 @@ async def test_scaling_is_written_by_the_autoscaler_and_nobody_else() -> None:
 
 async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
     transport = FakeTransport({})
-    follower = client(transport, leader=False)
+    follower = client(transport, leader=0.0)
     for write in (
         follower.apply(DEPLOYMENT),
         follower.delete(ChildKind.SERVICE, KEY, "u"),
@@ -105,6 +106,16 @@ async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
         with pytest.raises(Unavailable, match="NotLeader"):
             await write
     assert transport.calls == []
+
+
+async def test_no_write_is_waited_for_until_another_replica_may_lead() -> None:
+    """One begun at the last moment with the whole request time-out could land after the other's first write."""
+    transport = FakeTransport({"metadata": {}})
+    leader = client(transport, leader=5.5)
+    await leader.apply(DEPLOYMENT)
+    await leader.patch_status(KEY, {}, None)
+    await leader.scale_pool(POOL, 1)
+    assert [options["timeout"] for _, _, options in transport.calls] == [5.5] * 3
 
 
 async def test_a_fresh_read_of_what_is_not_there_is_none() -> None:

@@ -1,8 +1,12 @@
 """Equal Events are one Event with a count, and a storm of them is not a storm of writes."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
-from kvik_operator.kube.recorder import FOLD_WITHIN, RESEND_AFTER, Folder, event_object
+from kvik_operator.kube.limiter import TokenBucket
+from kvik_operator.kube.recorder import FOLD_WITHIN, RESEND_AFTER, Folder, Recorder, event_object
+from kvik_operator.kube.transport import Transport
 from kvik_operator.names import PoolKey
 from kvik_operator.reconcile.types import PlannedEvent
 
@@ -61,3 +65,37 @@ def test_the_event_points_at_the_pool_so_that_describe_finds_it() -> None:
     }
     assert written["lastTimestamp"] == "2026-01-01T00:00:00Z"
     assert written["metadata"]["name"].startswith("chat.")
+
+
+class Leader:
+    """Seconds that it surely leads, by how often it was asked."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = list(seconds)
+
+    def seconds_left(self) -> float:
+        return self._seconds.pop(0)
+
+
+async def sent_by(leader: Leader) -> list[dict[str, Any]]:
+    """The options of each request made for one Event."""
+    sent: list[dict[str, Any]] = []
+
+    class Wire:
+        async def request(self, what: str, method: str, path: str, **options: Any) -> Any:
+            sent.append(options)
+
+    recorder = Recorder(bucket=TokenBucket(1000, 1000, lambda: 0.0), fence=leader, instance="i", now=lambda: START)
+    recorder.emit(EVENT)
+    running = asyncio.create_task(recorder.run(cast(Transport, Wire())))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return sent
+
+
+async def test_an_event_is_written_only_by_the_leader_and_within_its_time() -> None:
+    assert [options["timeout"] for options in await sent_by(Leader(6.0, 5.5))] == [5.5]
+    assert await sent_by(Leader(0.0)) == []
+    assert await sent_by(Leader(6.0, 0.0)) == [], "the bucket made it wait too long"

@@ -99,6 +99,21 @@ async def test_a_server_that_hangs_is_given_up_after_the_time_limit(served: tupl
         await asyncio.wait_for(transport.request("read", "GET", "/x", timeout=0.1), 3.0)
 
 
+async def test_a_call_may_shorten_the_time_limit_and_never_lengthen_it(
+    served: tuple[Server, Transport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, transport = served
+
+    async def hang(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server.handler = hang
+    monkeypatch.setattr(transport, "_timeout", 0.1)
+    with pytest.raises(Unavailable, match="no answer"):
+        await asyncio.wait_for(transport.request("read", "GET", "/x", timeout=60.0), 3.0)
+
+
 async def test_a_broken_connection_and_a_broken_answer_are_unavailable(served: tuple[Server, Transport]) -> None:
     server, transport = served
 

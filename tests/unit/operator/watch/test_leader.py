@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from kvik_operator.errors import ClusterError, Conflict, Unavailable
 from kvik_operator.watch.leader import Elector, LeaseTimes, Sighting, Step, decide, look
 
@@ -125,6 +127,20 @@ async def test_the_fence_closes_ten_seconds_after_the_last_renewal() -> None:
     assert one.elector.may_write()
     clock.now += 0.1
     assert not one.elector.may_write()
+
+
+@pytest.mark.parametrize(("since", "want"), [(0.0, 15.0), (9.0, 6.0), (9.9, 5.1), (10.0, 0.0), (600.0, 0.0)])
+async def test_a_write_may_take_until_another_replica_may_lead(since: float, want: float) -> None:
+    clock, lease = Clock(), Lease()
+    one, two = Candidate("one", clock), Candidate("two", clock)
+    assert one.elector.seconds_left() == 0.0
+    await one.step(lease)
+    await two.step(lease)
+    clock.now += since
+    assert one.elector.seconds_left() == pytest.approx(want)
+    clock.now += max(0.0, want - 0.01)
+    await two.step(lease)
+    assert not two.elector.is_leader() or want == 0.0
 
 
 async def test_an_outage_closes_the_fence_but_does_not_end_the_process() -> None:

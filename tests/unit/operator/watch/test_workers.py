@@ -65,10 +65,24 @@ async def test_nothing_is_worked_on_before_this_process_may_write() -> None:
     seen: list[PoolKey] = []
     async with Rig(recording(seen)) as rig:
         rig.workers.add([A])
-        await turn()
+        await rig.advance(7200.0)
         assert seen == []
-        assert rig.workers.oldest_age() == 0.0
-        rig.workers.open([B])
+        assert (rig.workers.depth(), rig.workers.oldest_age(), rig.workers.stuck_for()) == (0, 0.0, 0.0)
+        rig.workers.open(lambda: [A, B])
+        assert rig.workers.oldest_age() == rig.workers.stuck_for() == 0.0, "its time as a standby is no delay"
+        await turn()
+        assert sorted(seen) == [A, B]
+
+
+async def test_a_pool_that_comes_while_this_process_begins_to_lead_is_looked_at() -> None:
+    seen: list[PoolKey] = []
+    async with Rig(recording(seen)) as rig:
+
+        def keys() -> list[PoolKey]:
+            rig.workers.add([B])  # a watch, in its own thread, whose pool this listing does not have
+            return [A]
+
+        rig.workers.open(keys)
         await turn()
         assert sorted(seen) == [A, B]
 
@@ -76,7 +90,7 @@ async def test_nothing_is_worked_on_before_this_process_may_write() -> None:
 async def test_a_pool_is_looked_at_again_when_it_said_so() -> None:
     seen: list[PoolKey] = []
     async with Rig(recording(seen, lambda: Requeue(10.0))) as rig:
-        rig.workers.open([A])
+        rig.workers.open(lambda: [A])
         await turn()
         await rig.advance(9.0)
         assert seen == [A]
@@ -92,7 +106,7 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
         raise Unavailable("apply", 429, "TooManyRequests", "slow down", 30.0)
 
     async with Rig(work) as rig:
-        rig.workers.open([A])
+        rig.workers.open(lambda: [A])
         await turn()
         await rig.advance(29.0)
         assert seen == [A]
@@ -113,7 +127,7 @@ async def test_a_conflict_is_no_failure_and_news_that_came_meanwhile_are_looked_
         return None
 
     async with Rig(work) as rig:
-        rig.workers.open([A])
+        rig.workers.open(lambda: [A])
         await turn()
         while len(outcomes) > 1:
             await rig.advance(1.0)
@@ -133,7 +147,7 @@ async def test_a_bug_in_one_pool_does_not_stop_the_others() -> None:
         return None
 
     async with Rig(work, count=1) as rig:
-        rig.workers.open([A, B])
+        rig.workers.open(lambda: [A, B])
         await turn()
         assert seen == [A, B]
         assert sorted(rig.meter.outcomes) == ["bug", "ok"]
@@ -147,7 +161,7 @@ async def test_a_refusal_is_retried_with_back_off() -> None:
         raise Refused("apply", 403, "Forbidden", "no")
 
     async with Rig(work) as rig:
-        rig.workers.open([A])
+        rig.workers.open(lambda: [A])
         await turn()
         for _ in range(100):
             await rig.advance(1.0)
@@ -167,7 +181,7 @@ async def test_one_pool_is_never_worked_on_by_two() -> None:
         return None
 
     async with Rig(work, count=4) as rig:
-        rig.workers.open([A])
+        rig.workers.open(lambda: [A])
         await turn()
         for _ in range(5):
             rig.workers.add([A])
