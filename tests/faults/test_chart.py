@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSION = (ROOT / "VERSION").read_text().strip()
 
 
-def helm_template(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(build.programs().helm), "template", "kvik", "charts/kvik", "--namespace=kvik-system"]
+def helm_template(*arguments: str, release: str = "kvik") -> "subprocess.CompletedProcess[str]":
+    command = [str(build.programs().helm), "template", release, "charts/kvik", "--namespace=kvik-system"]
     return subprocess.run(
         [*command, "--kube-version=1.34.0", *arguments],
         cwd=ROOT,
@@ -27,8 +27,8 @@ def helm_template(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def render(*arguments: str) -> list[dict[str, Any]]:
-    done = helm_template(*arguments)
+def render(*arguments: str, release: str = "kvik") -> list[dict[str, Any]]:
+    done = helm_template(*arguments, release=release)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
@@ -112,6 +112,20 @@ def test_a_list_of_namespaces_needs_no_cluster_wide_right() -> None:
     (cluster_role,) = of_kind(render(), "ClusterRole")
     role = next(role for role in of_kind(documents, "Role") if role["metadata"]["namespace"] == "a")
     assert role["rules"] == cluster_role["rules"]
+
+
+def test_names_that_look_like_numbers_stay_names() -> None:
+    documents = render("--set-string=watch.namespaces={123}", "--namespace=0", release="7")
+    metadata = [document["metadata"] for document in documents]
+    assert {item["namespace"] for item in metadata if "namespace" in item} == {"0", "123"}
+    assert {item["labels"]["app.kubernetes.io/instance"] for item in metadata} == {"7"}
+    subjects = [subject for document in of_kind(documents, "RoleBinding") for subject in document["subjects"]]
+    assert {subject["namespace"] for subject in subjects} == {"0"}
+    settings = operator_config(documents)
+    assert (settings.namespaces, settings.lease_namespace, settings.lease_name) == (("123",), "0", "7-operator")
+    peer = settings.reconcile.network_policy.operator_peer
+    assert peer is not None
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "7"
 
 
 def test_the_operators_pod_satisfies_the_restricted_standard() -> None:

@@ -5,7 +5,7 @@
 
 {{- define "kvik.selectorLabels" -}}
 app.kubernetes.io/name: kvik-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "kvik.labels" -}}
