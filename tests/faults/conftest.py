@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.control_plane import RunningControlPlane, control_plane
-from tests.support.operator_rig import Rig, install, rig
+from tests.support.operator_rig import Rig, rig
+from tests.support.running_operator import install
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """An operator under test: a child process behind a fault proxy, on a control plane whose pods a fake kubelet runs."""
 
 import json
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +17,9 @@ from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fault_proxy import FaultProxy
 from tests.support.kubectl import wait_for
 from tests.support.operator_process import OperatorProcess
+from tests.support.running_operator import NAME as OPERATOR_NAME
+from tests.support.running_operator import NAMESPACE as OPERATOR_NAMESPACE
 
-ROOT = Path(__file__).resolve().parents[2]
-OPERATOR_NAMESPACE = "kvik-system"
-OPERATOR_NAME = "kvik-operator"
 CHILDREN = (
     "deployments.apps",
     "services",
@@ -47,25 +45,6 @@ def holds(what: str, probe: Callable[[], bool], seconds: float) -> None:
     while time.monotonic() < deadline:
         assert probe(), f"did not hold: {what}"
         time.sleep(0.1)
-
-
-def install(plane: RunningControlPlane) -> None:
-    """CRD, and from the chart what the operator needs to run outside of it: service account, RBAC and Lease."""
-    plane.run_kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    # `kubectl wait` fails on a CRD that has no conditions yet.
-    served = ("get", "--raw", "/apis/kvik.dev/v1alpha1/inferencepools")
-    eventually("the CRD to be served", lambda: plane.run_kubectl(*served, check=False) != "", 30)
-    plane.run_kubectl("create", "namespace", OPERATOR_NAMESPACE)
-    options = [f"--show-only=templates/{name}.yaml" for name in ("serviceaccount", "rbac", "lease")]
-    options += [f"--namespace={OPERATOR_NAMESPACE}", "--kube-version=1.34.0"]
-    manifests = subprocess.run(
-        [plane.helm, "template", "kvik", ROOT / "charts" / "kvik", *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
-    plane.run_kubectl("apply", f"--namespace={OPERATOR_NAMESPACE}", "-f", "-", stdin=manifests)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.support.control_plane import RunningControlPlane
+from tests.support.kubectl import wait_for
 from tests.support.operator_process import OperatorProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +33,12 @@ def helm(plane: RunningControlPlane, *arguments: str) -> str:
 
 
 def install(plane: RunningControlPlane, *values: str) -> None:
-    """Both charts, as a user installs them, without waiting for the operator's pod."""
+    """Both charts, as a user installs them, without waiting for the operator's pod; returns once pools are served."""
     helm(plane, "upgrade", "--install", "--create-namespace", "kvik-crds", "charts/kvik-crds")
     helm(plane, "upgrade", "--install", "--create-namespace", RELEASE, "charts/kvik", *values)
+    # `kubectl wait` fails on a CRD that has no conditions yet.
+    served = ("get", "--raw", "/apis/kvik.dev/v1alpha1/inferencepools")
+    wait_for("the CRD to be served", lambda: plane.run_kubectl(*served, check=False) != "", 30)
 
 
 def running_operator(plane: RunningControlPlane, folder: Path, *flags: str) -> OperatorProcess:
