@@ -6,6 +6,7 @@ a Kubernetes structure, so that the chart can hand it through as it is.
 
 import argparse
 import json
+import math
 import os
 import socket
 import sys
@@ -128,8 +129,8 @@ def _required(options: argparse.Namespace, name: str) -> str:
 
 
 def _positive(value: _Number, name: str) -> _Number:
-    if value <= 0:
-        raise ConfigError(f"{name} must be above 0")
+    if not 0 < value < math.inf:  # nan is neither
+        raise ConfigError(f"{name} must be above 0, and finite")
     return value
 
 
