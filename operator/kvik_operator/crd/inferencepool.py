@@ -146,8 +146,6 @@ class InferencePool(msgspec.Struct, frozen=True):
     key: PoolKey
     uid: str
     generation: int
-    resource_version: str
-    deleting: bool
     spec: PoolSpec
     status: Mapping[str, Any]
 
@@ -163,8 +161,6 @@ class InferencePool(msgspec.Struct, frozen=True):
             key=PoolKey(metadata["namespace"], metadata["name"]),
             uid=metadata["uid"],
             generation=metadata.get("generation", 1),
-            resource_version=metadata.get("resourceVersion", ""),
-            deleting="deletionTimestamp" in metadata,
             spec=spec,
             status=obj.get("status") or {},
         )

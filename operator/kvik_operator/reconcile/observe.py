@@ -14,7 +14,6 @@ def observe(key: PoolKey, raw: Object, store: Store, now: datetime) -> Observed:
     children = {kind: child for kind in ChildKind if (child := store.child(key, kind)) is not None}
     return Observed(
         key=key,
-        raw=raw,
         pool=pool,
         effective=effective(pool.spec, key.name),
         children=children,

@@ -158,7 +158,6 @@ class Observed:
     """Everything one reconcile looks at, read once."""
 
     key: PoolKey
-    raw: Object
     pool: InferencePool
     effective: Effective
     children: Mapping[ChildKind, Object]

@@ -4,12 +4,12 @@ import pytest
 
 from kvik_operator.crd.inferencepool import Device, InferencePool, SloClass
 from kvik_operator.errors import PoolError
-from tests.support.pools import KEY, SOURCE, UID, make_pool, terminating
+from tests.support.pools import KEY, SOURCE, UID, make_pool
 
 
 def test_a_stored_pool_is_read_with_its_names_and_defaults() -> None:
     pool = InferencePool.from_object(make_pool(generation=3))
-    assert (pool.key, pool.uid, pool.generation, pool.deleting) == (KEY, UID, 3, False)
+    assert (pool.key, pool.uid, pool.generation) == (KEY, UID, 3)
     assert (pool.spec.slo.class_, pool.spec.resources.device, pool.spec.replicas) == (
         SloClass.BALANCED,
         Device.GPU,
@@ -17,10 +17,6 @@ def test_a_stored_pool_is_read_with_its_names_and_defaults() -> None:
     )
     assert pool.spec.scaling is None
     assert pool.status == {}
-
-
-def test_a_pool_under_deletion_says_so() -> None:
-    assert InferencePool.from_object(terminating(make_pool())).deleting
 
 
 def test_fields_of_a_newer_schema_are_ignored() -> None:
