@@ -165,13 +165,16 @@ NEWER = {
 
 @pytest.mark.parametrize("waiting", [0, 10], ids=["down", "up"])
 @pytest.mark.parametrize("newer", NEWER)
-async def test_nothing_is_scaled_up_or_down_on_old_knowledge(newer: str, waiting: int) -> None:
+async def test_nothing_is_scaled_up_or_down_on_old_knowledge(
+    newer: str, waiting: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """A pool that was stopped stays stopped, however late the watch is."""
     world = World(replicas=2, maxReplicas=4, scaleDownStabilization="30s")
     world.load(waiting=waiting)
     world.server = NEWER[newer]
     await world.rounds(10)
     assert world.written == []
+    assert "bug" not in caplog.text
 
 
 async def test_a_write_that_somebody_else_beat_is_no_refusal_and_decided_anew() -> None:
