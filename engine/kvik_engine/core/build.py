@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.check import Bounds
 from kvik_engine.core.loop import Channel, EngineCore, Serving
+from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
-from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.sizing import Ledger, size_cache
@@ -32,18 +32,20 @@ def size(config: EngineConfig, facts: ModelFacts) -> Ledger:
 
 
 def build_core(
-    config: EngineConfig, runner: Runner, ledger: Ledger, channel: Channel, clock: Callable[[], float], *, overlap: int
+    config: EngineConfig,
+    runner: Runner,
+    ledger: Ledger,
+    channel: Channel,
+    clock: Callable[[], float],
+    *,
+    overlap: int,
+    strategy: Strategy = PRODUCT,
 ) -> EngineCore:
     """An engine core over a runner whose pool is allocated as the ledger says."""
     facts = runner.facts
     step_limits = limits(config)
-    kv = KVManager(
-        facts.groups,
-        ledger.blocks,
-        prefix_cache(config, facts.groups),
-        step_tokens=step_limits.max_batch_tokens,
-    )
-    scheduler = Scheduler(step_limits, kv)
+    kv = strategy.kv(facts, ledger, prefix_cache(config, facts.groups), step_limits.max_batch_tokens)
+    scheduler = Scheduler(step_limits, kv, batching=strategy.batching(), room=strategy.room())
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
         max_queued_requests=config.max_queued_requests,

@@ -56,6 +56,15 @@ class BlockPool:
         block.group = group
         return block
 
+    def take_these(self, blocks: Sequence[Block]) -> None:
+        """Take chosen free blocks, of group 0. O(free blocks)."""
+        taken = set(blocks)
+        assert taken <= set(self._free)
+        self._free = [block for block in self._free if block not in taken]
+        for block in blocks:
+            block.holders = 1
+            block.group = 0
+
     def hold(self, block: Block) -> None:
         """One holder more; a cached block becomes owned."""
         if block.idle:

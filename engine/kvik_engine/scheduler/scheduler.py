@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.request import Branch, Finish, Life, Request
 from kvik_engine.scheduler import admission, shares
+from kvik_engine.scheduler.batching import Batching, ContinuousBatching
 from kvik_engine.scheduler.beginning import begin_step
 from kvik_engine.scheduler.fairness import ServiceCounters
 from kvik_engine.scheduler.limits import Limits
@@ -24,6 +25,7 @@ from kvik_engine.scheduler.news import Counters, News
 from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
 from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims
+from kvik_engine.scheduler.room import PagedRoom, Room
 from kvik_engine.scheduler.rows import Rows
 from kvik_engine.scheduler.tiers import tier_of, turn_of
 from kvik_engine.step import Sample, StepPlan, StepResult
@@ -32,13 +34,18 @@ from kvik_engine.step import Sample, StepPlan, StepResult
 class Scheduler:
     """Admits requests, plans steps, settles them. Single-threaded; the core's loop is the only caller."""
 
-    def __init__(self, limits: Limits, kv: KVManager) -> None:
+    def __init__(
+        self, limits: Limits, kv: KVManager, *, batching: Batching | None = None, room: Room | None = None
+    ) -> None:
+        """Without `batching` and `room`: continuous batching over paged memory."""
         self.kv = kv
         self.counters = Counters()
         self.waiting = WaitingQueue(PIN_AFTER, served := ServiceCounters())
         self._served = served
         self.running: list[Request] = []
         self._limits = limits
+        self._batching = batching or ContinuousBatching()
+        self._room = room or PagedRoom()
         self._lengths = OutputLengths()
         self._rows = Rows(limits.max_requests)
         self._in_flight: deque[PlannedStep] = deque()
@@ -62,7 +69,7 @@ class Scheduler:
 
     def fits(self, request: Request) -> bool:
         """Whether the request can ever finish here. One that cannot must not be added."""
-        return admission.can_ever_fit(request, self.kv, self._limits.max_requests)
+        return self._room.can_ever_fit(request, self.kv, self._limits.max_requests)
 
     def add(self, request: Request) -> None:
         """Queue a new request."""
@@ -97,6 +104,7 @@ class Scheduler:
                 self._admit(step, slo_class, before=branch.request)
                 self._plan_prompt(step, branch)
             self._admit(step, slo_class)
+        self._batching.planned(tokens_left=min(step.prefill_left, step.tokens_left) > 0)
         if step.empty:
             return None
         self._step = step.step
@@ -129,6 +137,8 @@ class Scheduler:
 
         Before anything is planned, so that no victim has work in this step.
         """
+        if not self._batching.open_to_more(self.running):
+            return False
         for candidate in self.waiting.candidates(step.now):
             if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
                 return False
@@ -189,7 +199,7 @@ class Scheduler:
 
         With `before`, only those that rank before that running request.
         """
-        while min(step.prefill_left, step.tokens_left):
+        while min(step.prefill_left, step.tokens_left) and self._batching.open_to_more(self.running):
             candidate = self._next_admission(step, slo_class, before)
             if candidate is None:
                 return
@@ -226,7 +236,7 @@ class Scheduler:
     def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:
         """Whether a waiting request gets its rows and blocks now, or would with some more of them."""
         hit = self.kv.find(request.live[0])
-        return len(request.live) <= self._rows.free + more_rows and admission.has_room(
+        return len(request.live) <= self._rows.free + more_rows and self._room.has_room(
             request,
             self.kv,
             running=self.running,

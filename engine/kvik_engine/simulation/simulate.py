@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, size
 from kvik_engine.core.loop import EngineCore
+from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.scheduler.news import Counters
 from kvik_engine.simulation.clients import Pool, Record, SimulatedClients
@@ -50,6 +51,7 @@ def simulate(
     *,
     overlap: int = 0,
     max_steps: int | None = None,
+    strategy: Strategy = PRODUCT,
     observe: Callable[[EngineCore], None] | None = None,
 ) -> Outcome:
     """Serve the trace, sorted by arrival, to its end or for `max_steps` steps; `observe` looks at the core after each.
@@ -62,7 +64,7 @@ def simulate(
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
     clients = SimulatedClients(trace, ledger.block_tokens, clock)
-    core = build_core(config, runner, ledger, clients, clock, overlap=overlap)
+    core = build_core(config, runner, ledger, clients, clock, overlap=overlap, strategy=strategy)
     while (core.busy or not clients.all_sent) and (max_steps is None or core.stats.steps < max_steps):
         if not core.step(wait=_ANY_WAIT):
             raise SimulationStuck(f"after {core.stats.steps} steps, with {core.scheduler.unfinished} requests")
