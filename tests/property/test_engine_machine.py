@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from kvik_engine.ipc.messages import FinishReason
+from kvik_engine.kv.prefix_hash import BlockHashCache
+from kvik_engine.kv.radix import RadixCache
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FULL, VOCAB, Windows
 
@@ -36,7 +38,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_requests=st.integers(1, 6),
         chunk=st.integers(1, 16),
         spare=st.sampled_from([0, 0, 1, 4, 16, 26]),
-        prefix_cache=st.booleans(),
+        index=st.sampled_from([None, BlockHashCache, RadixCache, RadixCache]),
         windows=st.sampled_from([FULL, FULL, (None, 6), (4, None, 4), (5,)]),
     )
     def begin(
@@ -46,7 +48,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_requests: int,
         chunk: int,
         spare: int,
-        prefix_cache: bool,
+        index: type[BlockHashCache] | type[RadixCache] | None,
         windows: Windows,
     ) -> None:
         budget = max_requests + spare
@@ -56,7 +58,8 @@ class EngineMachine(RuleBasedStateMachine):
             max_requests=max_requests,
             chunked_prefill_tokens=min(chunk, budget),
             max_batch_tokens=budget,
-            prefix_cache=prefix_cache,
+            prefix_cache=index is not None,
+            index=index or RadixCache,
             windows=windows,
             overlap=self.overlap,
         )

@@ -17,6 +17,7 @@ from kvik_engine.kv.check import check_books
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
+from kvik_engine.kv.radix import RadixCache
 from kvik_engine.params import SamplingParams
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
@@ -65,6 +66,7 @@ class Harness:
     chunked_prefill_tokens: int = 16
     max_queued_requests: int = 1000
     prefix_cache: bool = True
+    index: type[RadixCache] | type[BlockHashCache] = RadixCache
     windows: Windows = FULL
     overlap: int = 0
     context: int = 4096
@@ -77,7 +79,7 @@ class Harness:
         )
         self.fake.allocate(self.blocks)
         groups = self.fake.facts.groups
-        cache: PrefixCache = BlockHashCache(groups) if self.prefix_cache else NoPrefixCache(len(groups))
+        cache: PrefixCache = self.index(groups) if self.prefix_cache else NoPrefixCache(len(groups))
         self.kv = KVManager(groups, self.blocks, cache, step_tokens=self.max_batch_tokens)
         limits = Limits(
             max_requests=self.max_requests,

@@ -65,7 +65,7 @@ def test_a_prompt_is_not_admitted_into_room_that_is_owed_to_another() -> None:
 
 def test_own_hits_are_not_counted_as_room() -> None:
     """Cached blocks that the request hits cost nothing, but taking them leaves less for its other blocks."""
-    harness = Harness(blocks=10, max_batch_tokens=64)
+    harness = Harness(blocks=10, max_batch_tokens=64, index=BlockHashCache)
     harness.submit(1, range(1, 26), max_tokens=1)
     harness.run()
     assert harness.kv.pool.cached == 6

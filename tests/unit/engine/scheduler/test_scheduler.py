@@ -95,7 +95,7 @@ def test_a_warm_answer_equals_the_cold_one(overlap: int) -> None:
         harness.run()
         harness.assert_solo(request_id)
     assert harness.heard[0, 0].cached_tokens == 0
-    assert harness.heard[1, 0].cached_tokens == harness.heard[2, 0].cached_tokens == 16
+    assert harness.heard[1, 0].cached_tokens == harness.heard[2, 0].cached_tokens == 18
 
 
 @both_depths
