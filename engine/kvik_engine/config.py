@@ -43,8 +43,8 @@ class EngineConfig:
     block_tokens: int = 16
     kv_cache_size: int | None = None
     memory_fraction: float = 0.9
-    prefix_cache: str = "block-hash"
-    """block-hash or disabled."""
+    prefix_cache: str = "radix"
+    """radix, block-hash or disabled."""
     drain_timeout: float = 120.0
     startup_timeout: float = 1800.0
     run_dir: str

@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0"),
     "odd_block": ({"kvCache": {"blockTokens": 17}}, "spec.kvCache.blockTokens", "supported values"),
-    "radix_not_yet": ({"kvCache": {"prefixCache": "Radix"}}, "spec.kvCache.prefixCache", "BlockHash"),
+    "unknown_prefix_cache": ({"kvCache": {"prefixCache": "Tree"}}, "spec.kvCache.prefixCache", "Radix"),
     "hundred_percent": ({"kvCache": {"memoryPercent": 100}}, "spec.kvCache.memoryPercent", "less than or equal to 98"),
     "accelerator_on_cpu": (
         {"resources": {"device": "CPU", "accelerators": {"resourceName": "nvidia.com/gpu"}}},

@@ -106,7 +106,7 @@ def check(runner: ModelRunner, config: EngineConfig, run: Run, indices: Sequence
     settings = Settings(
         at_once=run.at_once,
         chunk=run.chunk,
-        prefix_cache=run.prefix_hit,
+        prefix_cache="radix" if run.prefix_hit else "disabled",
         overlap=run.overlap,
         blocks=CROWDED_BLOCKS if run.preempt else 1024,
     )

@@ -25,7 +25,7 @@ class Settings:
     """Requests submitted together; the next ones follow when these have ended."""
     chunk: int
     """chunked_prefill_tokens, and max_batch_tokens too, so that no prompt is ever computed in larger pieces."""
-    prefix_cache: bool = True
+    prefix_cache: str = "radix"
     overlap: int = 0
     blocks: int = 1024
 
@@ -55,7 +55,7 @@ class RealCore:
                 **{name: getattr(config, name) for name in config.__slots__},
                 "chunked_prefill_tokens": settings.chunk,
                 "max_batch_tokens": max(settings.chunk, config.max_requests),
-                "prefix_cache": "block-hash" if settings.prefix_cache else "disabled",
+                "prefix_cache": settings.prefix_cache,
             }
         )
         self.channel = MemoryChannel()

@@ -12,6 +12,7 @@ from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
+from kvik_engine.kv.radix import RadixCache
 from kvik_engine.kv.sizing import Ledger, size_cache
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
@@ -72,12 +73,14 @@ def limits(config: EngineConfig) -> Limits:
 def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache:
     """The index that the configuration names; StartError ConfigInvalid for an unknown name."""
     match config.prefix_cache:
+        case "radix":
+            return RadixCache(groups)
         case "block-hash":
             return BlockHashCache(groups)
         case "disabled":
             return NoPrefixCache(len(groups))
         case name:
-            raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not block-hash or disabled")
+            raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not radix, block-hash or disabled")
 
 
 def describe(facts: ModelFacts, ledger: Ledger, startup_seconds: dict[str, float]) -> ModelInfo:

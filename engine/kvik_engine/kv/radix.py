@@ -11,6 +11,7 @@ unused cached block of such a group is a leaf. Losing one that is not would lose
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.prefix_cache import GroupBlocks, Hit, PartHit
@@ -124,8 +125,8 @@ class RadixCache:
 
     def _blocks_of(self, path: Sequence[Node], group: int) -> tuple[Block, ...]:
         first = first_needed(self._groups[group], len(path) * self._block_tokens)
-        found = tuple([node.blocks[group] for node in path[first:]])
-        return (SCRATCH,) * first + found  # type: ignore[return-value]  # none is None: see _within_windows
+        found = [node.blocks[group] for node in path[first:]]  # none is None: see _within_windows
+        return (SCRATCH,) * first + tuple(cast("list[Block]", found))
 
     def _part(self, branch: Branch, path: Sequence[Node], limit: int) -> PartHit | None:
         """The child behind the path that shares most with the branch's next tokens."""

@@ -200,7 +200,7 @@ def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
         size=size,
         memory_percent=explicit.memory_percent if explicit.memory_percent is not None else by_default,
         block_tokens=_first(explicit.block_tokens, DEFAULT_BLOCK_TOKENS),
-        prefix_cache=explicit.prefix_cache or PrefixCache.BLOCK_HASH,
+        prefix_cache=explicit.prefix_cache or PrefixCache.RADIX,
     )
 
 

@@ -34,6 +34,7 @@ class Dtype(StrEnum):
 
 
 class PrefixCache(StrEnum):
+    RADIX = "Radix"
     BLOCK_HASH = "BlockHash"
     DISABLED = "Disabled"
 

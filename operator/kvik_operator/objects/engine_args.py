@@ -7,9 +7,16 @@ every flag.
 import math
 
 from kvik_operator.crd.effective import Effective
-from kvik_operator.crd.inferencepool import PoolSpec
+from kvik_operator.crd.inferencepool import PoolSpec, PrefixCache
 from kvik_operator.crd.quantities import format_duration, parse_quantity
 from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
+
+_PREFIX_CACHES = {
+    None: None,
+    PrefixCache.RADIX: "radix",
+    PrefixCache.BLOCK_HASH: "block-hash",
+    PrefixCache.DISABLED: "disabled",
+}
 
 
 def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> list[str]:
@@ -29,7 +36,7 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> lis
         "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
-        "prefix-cache": {None: None, "BlockHash": "block-hash", "Disabled": "disabled"}[kv.prefix_cache],
+        "prefix-cache": _PREFIX_CACHES[kv.prefix_cache],
         "drain-timeout": format_duration(effective.drain_timeout),
         "startup-timeout": format_duration(effective.startup_timeout),
     }

@@ -12,6 +12,7 @@ from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
+from kvik_engine.kv.radix import RadixCache
 from tests.support.engine_harness import MemoryChannel
 from tests.support.fake_runner import FakeRunner
 
@@ -78,7 +79,8 @@ def test_a_chunk_is_never_larger_than_the_budget(tmp_path: Path) -> None:
 
 def test_the_prefix_cache_is_chosen_by_name(tmp_path: Path) -> None:
     groups = FakeRunner().facts.groups
-    assert isinstance(prefix_cache(make_config(tmp_path), groups), BlockHashCache)
+    assert isinstance(prefix_cache(make_config(tmp_path), groups), RadixCache)
+    assert isinstance(prefix_cache(make_config(tmp_path, prefix_cache="block-hash"), groups), BlockHashCache)
     assert isinstance(prefix_cache(make_config(tmp_path, prefix_cache="disabled"), groups), NoPrefixCache)
     with pytest.raises(StartError, match="radish"):
         prefix_cache(make_config(tmp_path, prefix_cache="radish"), groups)

@@ -128,7 +128,7 @@ def test_absent_engine_settings_are_the_documented_ones() -> None:
     assert values.model.dtype is Dtype.AUTO
     assert values.model.max_context_tokens is None
     assert (values.kv_cache.memory_percent, values.kv_cache.size) == (90, None)
-    assert (values.kv_cache.block_tokens, values.kv_cache.prefix_cache) == (16, PrefixCache.BLOCK_HASH)
+    assert (values.kv_cache.block_tokens, values.kv_cache.prefix_cache) == (16, PrefixCache.RADIX)
 
 
 def test_an_explicit_kv_size_leaves_no_memory_percent() -> None:
