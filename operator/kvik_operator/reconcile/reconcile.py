@@ -98,8 +98,9 @@ class Reconciler:
         try:
             await self._cluster.patch_status(key, update.patch, raw["metadata"].get("resourceVersion"))
         except NotFound as error:
-            if error.is_about(key.name) or error.is_about(key.namespace):
-                self._store.forget_pool(key, raw["metadata"]["uid"])
+            if not error.is_about(key.name) and not error.is_about(key.namespace):
+                raise  # the API is not served for now; the pool may well be there
+            self._store.forget_pool(key, raw["metadata"]["uid"])
             self._forget(key)
             return None
         self._status_written[key] = now

@@ -378,7 +378,8 @@ async def test_an_api_that_is_not_served_for_a_moment_is_no_deleted_pool() -> No
     operator = Operator()
     unserved = NotFound("patch status", 404, "NotFound", "the server could not find the requested resource")
     operator.cluster.failures["patch_status"] = unserved
-    await operator.look()
+    with pytest.raises(NotFound):
+        await operator.look()
     operator.cluster.failures.clear()
     await operator.look()
     assert "patch_status" in operator.cluster.writes()
