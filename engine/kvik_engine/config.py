@@ -28,6 +28,8 @@ class EngineConfig:
     host: str = "0.0.0.0"
     port: int = 8000
     metrics_port: int = 8001
+    api_keys_file: str | None = None
+    """NAME:KEY lines; None: no key is asked for."""
     device: str = "auto"
     """auto, cpu, cuda. `auto` never falls back silently: it logs what it chose."""
     dtype: str = "auto"

@@ -15,6 +15,7 @@ import aiohttp
 from kvik_engine.api.app import api_app, probe_app
 from kvik_engine.api.connection import bind, listen
 from kvik_engine.api.drain import Drain
+from kvik_engine.api.main import keys_or_refuse
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.service import Service
@@ -104,7 +105,8 @@ async def live_api(run_dir: Path, *, template: str | None = TEMPLATE, **config: 
         status = Status(settings, client, drain, metrics)
         status.warm()
         page = MetricsPage(settings, client, metrics)
-        service = Service(settings, byte_text_model(template), client, metrics, drain, created=1)
+        keys = keys_or_refuse(settings.api_keys_file)
+        service = Service(settings, byte_text_model(template), client, metrics, drain, created=1, keys=keys)
         runner, server = await listen(api_app(service, status, page), api_socket := bind("127.0.0.1", 0))
         probe_runner, probe_server = await listen(probe_app(status, page), probe_socket := bind("127.0.0.1", 0))
         port, metrics_port = api_socket.getsockname()[1], probe_socket.getsockname()[1]

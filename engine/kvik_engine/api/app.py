@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from kvik_engine.api import admin, middleware
+from kvik_engine.api.auth import authenticate
 from kvik_engine.api.chat import chat_completions
 from kvik_engine.api.completions import completions
 from kvik_engine.api.metrics_page import MetricsPage
@@ -17,7 +18,8 @@ from kvik_engine.api.tokenize import detokenize, tokenize
 def api_app(service: Service, status: Status, page: MetricsPage) -> web.Application:
     """The API port."""
     app = web.Application(
-        middlewares=[middleware.request_id, middleware.errors, middleware.drain], client_max_size=1 << 30
+        middlewares=[middleware.request_id, middleware.errors, authenticate, middleware.drain],
+        client_max_size=1 << 30,
     )
     app[SERVICE] = service
     app[admin.STATUS] = status

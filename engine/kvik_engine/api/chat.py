@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from kvik_engine.api.answer import Answer, Wanted
+from kvik_engine.api.auth import tenant_of
 from kvik_engine.api.body import received
 from kvik_engine.api.choice import Delta
 from kvik_engine.api.fitting import fit
@@ -43,7 +44,9 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
         if body.add_special_tokens:
             raise UserError("The chat template writes the special tokens.", param="add_special_tokens")
         max_tokens = (field, getattr(body, field))
-        sampling = resolve_sampling(body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body))
+        sampling = resolve_sampling(
+            body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body), tenant=tenant_of(request)
+        )
         context = service.model.max_tokens
         tokens = await service.in_thread(chat_prompt, service.text, body.messages, max_chars=max_body_bytes(context))
         prompt = fit(tokens, sampling, context, param="messages", default=None)

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from kvik_engine.api.answer import Answer, Wanted
+from kvik_engine.api.auth import tenant_of
 from kvik_engine.api.body import received
 from kvik_engine.api.choice import Delta
 from kvik_engine.api.fitting import check_token_ids, fit
@@ -40,7 +41,9 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
     async with received(request, service, CompletionRequest) as body:
         service.check_model(body.model)
         max_tokens = ("max_tokens", body.max_tokens)
-        sampling = resolve_sampling(body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body))
+        sampling = resolve_sampling(
+            body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body), tenant=tenant_of(request)
+        )
         texts = split_prompts(body.prompt)
         if len(texts) * sampling.params.n > MAX_CHOICES:
             raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")

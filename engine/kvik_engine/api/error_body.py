@@ -40,6 +40,8 @@ def error_response(error: BaseException) -> web.Response:
     status, headers = HTTPStatus.INTERNAL_SERVER_ERROR.value, {}
     if isinstance(error, UserError):
         status, headers = error.status, {"x-should-retry": "false"}
+        if status == HTTPStatus.UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "Bearer"
     elif isinstance(error, RetryableError):
         status, headers = error.status, {"Retry-After": _seconds(error.retry_after)}
     elif isinstance(error, EngineDead):

@@ -86,6 +86,7 @@ class Generation:
                     priority=self._sampling.priority,
                     wake=self._wake,
                     salt=self._sampling.salt,
+                    tenant=self._sampling.tenant,
                     param=prompt.param,
                 )
             )

@@ -20,6 +20,7 @@ from kvik_engine.api.admin_socket import serve_admin
 from kvik_engine.api.app import api_app, probe_app
 from kvik_engine.api.connection import bind, listen, raise_file_limit
 from kvik_engine.api.drain import LINGER_SECONDS, Drain
+from kvik_engine.api.keys import ApiKeys, KeysError
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics
@@ -80,6 +81,7 @@ class ApiProcess:
             metrics=metrics,
             drain=self._drain,
             created=int(time.time()),
+            keys=keys_or_refuse(config.api_keys_file),
         )
         self._signals = 0
         self._stop: asyncio.Future[float] | None = None
@@ -161,6 +163,14 @@ class ApiProcess:
                 "metrics": f"http://{self._config.host}:{self._config.metrics_port}/metrics",
             },
         )
+
+
+def keys_or_refuse(path: str | None) -> ApiKeys | None:
+    """The API keys, if a file is named. StartError (ConfigInvalid) when it cannot be used."""
+    try:
+        return None if path is None else ApiKeys(Path(path))
+    except KeysError as error:
+        raise StartError(StartReason.CONFIG_INVALID, f"--api-keys-file: {error}") from error
 
 
 def bind_or_refuse(host: str, port: int) -> socket.socket:

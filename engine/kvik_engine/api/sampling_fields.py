@@ -41,6 +41,7 @@ class Sampling:
     stop: StopRules
     slo_class: int
     priority: int
+    tenant: str
     salt: bytes
 
 
@@ -61,6 +62,7 @@ def resolve_sampling(
     *,
     max_tokens: tuple[str, int | None],
     logprobs: int | None,
+    tenant: str = "",
 ) -> Sampling:
     """Check and fill. `max_tokens` is (field name, value). Raises UserError."""
     field, wanted = max_tokens
@@ -97,7 +99,8 @@ def resolve_sampling(
         stop=StopRules(_stop_strings(request.stop), bool(request.include_stop_str_in_output), min_tokens),
         slo_class=_slo_class(request.slo_class, model.slo_class),
         priority=_within("priority", request.priority, -100, 100) or 0,
-        salt=_salt(request.cache_salt),
+        tenant=tenant,
+        salt=_salt(request.cache_salt, tenant),
     )
 
 
@@ -186,9 +189,11 @@ def _slo_class(name: str | None, pool: int) -> int:
     return wanted
 
 
-def _salt(salt: str | None) -> bytes:
+def _salt(salt: str | None, tenant: str) -> bytes:
+    """Tenants never share cached prefixes; a name holds no NUL."""
+    own = tenant.encode() + b"\0" if tenant else b""
     if salt is None:
-        return b""
+        return own
     if not 1 <= len(salt) <= limits.MAX_SALT_CHARS:
         raise UserError(f"cache_salt must have 1 to {limits.MAX_SALT_CHARS} characters.", param="cache_salt")
-    return salt.encode()
+    return own + salt.encode()

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from kvik_engine.api.body_budget import BodyBudget
 from kvik_engine.api.drain import Drain
+from kvik_engine.api.keys import ApiKeys
 from kvik_engine.api.limits import TEXT_THREADS
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.sampling_fields import SLO_CLASSES, ServedModel
@@ -37,6 +38,8 @@ class Service:
     drain: Drain
     created: int
     """Unix time of the start, as /v1/models shows it."""
+    keys: ApiKeys | None = None
+    """None: whoever reaches the port may use it."""
     bodies: BodyBudget = field(default_factory=BodyBudget)
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")

@@ -40,6 +40,7 @@ OPTIONS = (
     Option("host", values.word, "Network", "ADDRESS", "address both ports listen on", "0.0.0.0"),
     Option("port", values.count(1, 65535), "Network", "PORT", "the OpenAI API", "8000"),
     Option("metrics_port", values.count(1, 65535), "Network", "PORT", "probes, load and metrics", "8001"),
+    Option("api_keys_file", str, "Network", "FILE", "ask for API keys: a line NAME:KEY each", "no keys"),
     Option("model_name", values.word, "Model", "NAME", "the id clients send", "last part of MODEL"),
     Option("digest", values.digest, "Model", "sha256:HEX", "refuse to start on other files", "not checked"),
     Option("device", values.one_of("auto", "cpu", "gpu"), "Model", "auto|cpu|gpu", "where to compute", "auto"),

@@ -81,6 +81,7 @@ class EngineClient:
         priority: int,
         wake: asyncio.Event,
         salt: bytes = b"",
+        tenant: str = "",
         param: str = "prompt",
     ) -> RequestStream:
         """Return once the core has queued the request; release the stream in the end. `wake` is set at news.
@@ -97,7 +98,8 @@ class EngineClient:
         queued: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._streams[request_id] = stream
         self._waiting[request_id] = queued
-        self._send(Submit(self._api_id, request_id, prompt, params, slo_class, priority, salt, arrival=self._clock()))
+        arrival = self._clock()
+        self._send(Submit(self._api_id, request_id, prompt, params, slo_class, priority, salt, arrival, tenant))
         try:
             await queued
         except BaseException as error:

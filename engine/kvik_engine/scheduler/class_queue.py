@@ -23,6 +23,8 @@ class ClassQueue:
         self._is_current = is_current
         self._order = count()
         self._heaps: dict[str, list[_Entry]] = {}
+        self._by_service: list[tuple[float, int, str]] = []
+        """A heap of the tenants in `_heaps` by what they had been served when last looked at, which only grows."""
         self._arrivals: deque[Request] = deque()
         self._tenants: Counter[str] = Counter()
         self.aged_turn_at: float | None = None
@@ -61,7 +63,11 @@ class ClassQueue:
 
     def enqueue(self, request: Request) -> None:
         entry = (request.priority, request.turn, next(self._order), request)
-        heapq.heappush(self._heaps.setdefault(request.tenant, []), entry)
+        if request.tenant not in self._heaps:
+            self._heaps[request.tenant] = []
+            served = self._served.served(self._slo_class, request.tenant)
+            heapq.heappush(self._by_service, (served, entry[2], request.tenant))
+        heapq.heappush(self._heaps[request.tenant], entry)
         if self._arrivals and self._arrivals[-1].arrival > request.arrival:
             insort(self._arrivals, request, key=lambda other: other.arrival)
         else:
@@ -69,10 +75,18 @@ class ClassQueue:
 
     def best(self) -> Request | None:
         """The next one in order."""
-        tops = [entry for tenant in list(self._heaps) if (entry := self._top(tenant)) is not None]
-        if len(tops) <= 1:
-            return tops[0][3] if tops else None
-        return min(tops, key=lambda entry: (self._served.served(self._slo_class, entry[3].tenant), *entry[:3]))[3]
+        while self._by_service:
+            noted, order, tenant = self._by_service[0]
+            top = self._top(tenant)
+            served = self._served.served(self._slo_class, tenant)
+            if top is None:
+                heapq.heappop(self._by_service)
+                del self._heaps[tenant]
+            elif served > noted:
+                heapq.heapreplace(self._by_service, (served, order, tenant))
+            else:
+                return top
+        return None
 
     def oldest(self) -> Request | None:
         """The one that came first."""
@@ -87,11 +101,8 @@ class ClassQueue:
             heapq.heapify(self._heaps[tenant])
         self._arrivals = deque(filter(self._is_current, self._arrivals))
 
-    def _top(self, tenant: str) -> _Entry | None:
+    def _top(self, tenant: str) -> Request | None:
         heap = self._heaps[tenant]
         while heap and not self._is_current(heap[0][3]):
             heapq.heappop(heap)
-        if not heap:
-            del self._heaps[tenant]
-            return None
-        return heap[0]
+        return heap[0][3] if heap else None

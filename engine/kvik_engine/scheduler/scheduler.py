@@ -148,6 +148,7 @@ class Scheduler:
             if victims:
                 self.waiting.promise(candidate.request)
                 return True
+            step.too_large.add(candidate.request)
             if candidate.blocks_from == SLO_CLASSES[0]:
                 return False
         return False
@@ -235,8 +236,10 @@ class Scheduler:
 
     def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:
         """Whether a waiting request gets its rows and blocks now, or would with some more of them."""
+        if len(request.live) > self._rows.free + more_rows:
+            return False
         hit = self.kv.find(request.live[0])
-        return len(request.live) <= self._rows.free + more_rows and self._room.has_room(
+        return self._room.has_room(
             request,
             self.kv,
             running=self.running,

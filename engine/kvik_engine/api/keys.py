@@ -1,0 +1,102 @@
+"""API keys from a file, one `NAME:KEY` a line.
+
+NAME is the tenant, and may have several keys while one replaces another. Empty lines and lines that begin with # are
+skipped. Only digests of the keys are kept. Kubernetes changes a mounted Secret under the running process, so the file is
+looked at again every few seconds.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+MAX_FILE_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_KEY = re.compile(r"[\x21-\x7e]{8,512}")
+
+
+class KeysError(ValueError):
+    """The file cannot be used. The message names the line, never a key."""
+
+
+class ApiKeys:
+    """The keys of one file. One that becomes unreadable or wrong is reported, and the last good one stays in force."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises KeysError."""
+        self._path = path
+        self._clock = clock
+        self._stamp = _stamp(path)
+        self._tenants = read_keys(path)
+        self._looked_at = clock()
+
+    def tenant_of(self, key: str) -> str | None:
+        """Whose key it is; None for nobody's. All keys are compared, each in constant time."""
+        self._look_again()
+        digest = _digest(key)
+        found = None
+        for known, tenant in self._tenants.items():
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+    def _look_again(self) -> None:
+        now = self._clock()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._tenants = read_keys(self._path)
+        except KeysError as error:
+            log.error("the new API keys cannot be used, the old ones stay", extra={"why": str(error)})
+        else:
+            log.info("API keys were read again", extra={"keys": len(self._tenants)})
+
+
+def read_keys(path: Path) -> Mapping[bytes, str]:
+    """Digest of each key -> its name. Raises KeysError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise KeysError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise KeysError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    tenants: dict[bytes, str] = {}
+    for number, line in enumerate(content.decode("ascii", "replace").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, _, key = line.partition(":")
+        if not _NAME.fullmatch(name) or not _KEY.fullmatch(key):
+            raise KeysError(f"{path}, line {number}: not NAME:KEY with a key of 8 to 512 printable characters")
+        if tenants.setdefault(_digest(key), name) != name:
+            raise KeysError(f"{path}, line {number}: another name has the same key")
+    if not tenants:
+        raise KeysError(f"{path} holds no key")
+    return tenants
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes when the file does, also by a symbolic link that points elsewhere."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -1,0 +1,142 @@
+"""API keys: who may use the API, and whose request it is."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.api.keys import LOOK_SECONDS, ApiKeys, KeysError, read_keys
+from kvik_engine.api.main import keys_or_refuse
+from kvik_engine.errors import StartError, StartReason
+from tests.support.live_api import LiveApi, Reply, live_api
+
+ALICE, BOB = "alice-key-1", "bob-key-2"
+KEYS = f"# people\nalice:{ALICE}\n\nbob:{BOB}\nalice:alices-next-key\n"
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(KEYS)
+    return path
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def chat(api: LiveApi, key: str | None, **fields: object) -> Reply:
+    body = {"messages": [{"role": "user", "content": "Hi"}], **fields}
+    return await api.post("/v1/chat/completions", body, headers={} if key is None else bearer(key))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer("wrong-key-3"),
+        bearer(""),
+        bearer(ALICE + "x"),
+        {"Authorization": ALICE},
+        {"Authorization": f"Basic {ALICE}"},
+        {"X-Api-Key": ALICE},
+    ],
+)
+async def test_every_route_that_uses_the_model_asks_for_a_key(
+    tmp_path: Path, keys_file: Path, headers: dict[str, str]
+) -> None:
+    async with live_api(tmp_path, api_keys_file=str(keys_file)) as api:
+        paths = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/anything")
+        replies = [await api.post(path, {}, headers=headers) for path in paths]
+        async with api.http.get(api.url + "/v1/models", headers=headers) as response:
+            replies.append(Reply(response.status, response.headers, await response.text()))
+        for reply in replies:
+            assert reply.status == 401
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
+            assert (reply.error["type"], reply.error["code"]) == ("invalid_request_error", "invalid_api_key")
+            assert not any(key in reply.text for key in (ALICE, "wrong-key-3"))
+        assert api.core.submits == []
+
+
+async def test_probes_and_metrics_need_no_key(tmp_path: Path, keys_file: Path) -> None:
+    async with live_api(tmp_path, api_keys_file=str(keys_file)) as api:
+        assert [(await api.get(path)).status for path in ("/health", "/version", "/metrics")] == [200] * 3
+
+
+async def test_a_request_belongs_to_the_tenant_of_its_key_and_shares_prefixes_with_it_alone(
+    tmp_path: Path, keys_file: Path
+) -> None:
+    async with live_api(tmp_path, api_keys_file=str(keys_file)) as api:
+        for key in (ALICE, BOB, "alices-next-key"):
+            assert (await chat(api, key)).status == 200
+        assert (await chat(api, ALICE, cache_salt="s")).status == 200
+        submits = api.core.submits
+    assert [submit.tenant for submit in submits] == ["alice", "bob", "alice", "alice"]
+    salts = [submit.salt for submit in submits]
+    assert salts[0] == salts[2]
+    assert len(set(salts)) == 3
+
+
+async def test_without_keys_there_is_one_tenant_and_any_key_will_do(api: LiveApi) -> None:
+    assert (await chat(api, None)).status == (await chat(api, "unused")).status == 200
+    assert {(submit.tenant, submit.salt) for submit in api.core.submits} == {("", b"")}
+
+
+async def test_no_key_is_ever_logged(tmp_path: Path, keys_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with live_api(tmp_path, api_keys_file=str(keys_file)) as api:
+            await chat(api, ALICE)
+            await chat(api, "wrong-key-3")
+    logged = "\n".join(str(record.__dict__) for record in caplog.records)
+    assert caplog.records
+    assert ALICE not in logged
+    assert "wrong-key-3" not in logged
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(keys_file: Path) -> None:
+    now = [100.0]
+    keys = ApiKeys(keys_file, clock=lambda: now[0])
+    keys_file.write_text("carol:carols-only-key\n")
+    assert keys.tenant_of(ALICE) == "alice"
+    now[0] += LOOK_SECONDS
+    assert (keys.tenant_of(ALICE), keys.tenant_of("carols-only-key")) == (None, "carol")
+    keys_file.write_text("nonsense")
+    now[0] += LOOK_SECONDS
+    assert keys.tenant_of("carols-only-key") == "carol"
+    keys_file.unlink()
+    now[0] += LOOK_SECONDS
+    assert keys.tenant_of("carols-only-key") == "carol"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nobody\n",
+        "no-separator",
+        "a:short",
+        ":a-key-without-name",
+        "a b:spaces-in-name",
+        "a:key with spaces",
+        "ä:umlaut-in-name",
+    ],
+)
+def test_a_file_that_is_no_list_of_keys_stops_the_start_without_repeating_a_key(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(StartError) as error:
+        keys_or_refuse(str(path))
+    assert error.value.reason is StartReason.CONFIG_INVALID
+    assert "without-name" not in str(error.value)
+
+
+def test_one_key_of_two_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("a:one-and-the-same\nb:one-and-the-same\n")
+    with pytest.raises(KeysError, match="line 2"):
+        read_keys(path)
+    with pytest.raises(StartError, match="cannot be read"):
+        keys_or_refuse(str(tmp_path / "absent"))
+    assert keys_or_refuse(None) is None
