@@ -27,7 +27,8 @@ class InvalidApiKey(UserError):
 
 def tenant_of(request: web.Request) -> str:
     """The tenant that `authenticate` found."""
-    return request.get(_TENANT, NO_TENANT)
+    tenant: str = request.get(_TENANT, NO_TENANT)
+    return tenant
 
 
 @web.middleware

@@ -1,8 +1,8 @@
 """API keys from a file, one `NAME:KEY` a line.
 
 NAME is the tenant, and may have several keys while one replaces another. Empty lines and lines that begin with # are
-skipped. Only digests of the keys are kept. Kubernetes changes a mounted Secret under the running process, so the file is
-looked at again every few seconds.
+skipped. Only digests of the keys are kept. Kubernetes changes a mounted Secret under the running process, so the file
+is looked at again every few seconds.
 """
 
 from __future__ import annotations
