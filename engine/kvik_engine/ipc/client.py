@@ -135,6 +135,8 @@ class EngineClient:
                 await self._read_frames(reader, writer)
             except (OSError, ProtocolError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
                 log.warning("the core's connection ended", extra={"why": repr(error)})
+            except Exception:  # a bug must not leave the process without a core for ever
+                log.exception("reading from the core failed")
             finally:
                 self._lose()
                 writer.close()

@@ -64,6 +64,20 @@ async def test_news_that_nobody_reads_is_joined(core: ScriptedCore, client: Engi
     assert (outputs[0].stop_tokens, outputs[0].cached_tokens) == (1, 16)
 
 
+async def test_a_bug_in_reading_news_is_logged_and_the_core_is_asked_again(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader task that ended would leave the pod NotReady for ever, without a line."""
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "_take", lambda frame: {}[frame])
+        with pytest.raises(EngineDead):
+            await submit(client)
+    await until(lambda: client.ready)
+    assert [record.message for record in caplog.records if record.exc_info] == ["reading from the core failed"]
+    stream, wake = await submit(client)
+    assert await read(stream, wake) == {0: b"Hello, world"}
+
+
 async def test_a_finished_request_is_not_aborted(core: ScriptedCore, client: EngineClient) -> None:
     stream, wake = await submit(client)
     await read(stream, wake)
