@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,13 @@ class EngineConfig:
     threads: int | None = None
     """CPU threads of the core; None = the cgroup's quota, at least 1."""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    def write(self, path: Path) -> None:
+        """By rename: `kvik drain` may read it at any time."""
+        making = path.with_name(path.name + ".part")
+        making.write_text(json.dumps(asdict(self)))
+        making.rename(path)
 
     @classmethod
-    def from_json(cls, text: str) -> EngineConfig:
-        return cls(**json.loads(text))
+    def read(cls, path: Path) -> EngineConfig:
+        """What `write` wrote."""
+        return cls(**json.loads(path.read_text()))

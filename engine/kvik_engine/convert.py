@@ -46,11 +46,11 @@ _SAMPLE = [{"role": "user", "content": "Hello"}]
 def main() -> int:
     config_file = Path(sys.argv[1])
     try:
-        config = prepare(EngineConfig.from_json(config_file.read_text()))
+        config = prepare(EngineConfig.read(config_file))
     except StartError as error:
         report_start_error(error)
         return EXIT_START_ERROR
-    config_file.write_text(config.to_json())
+    config.write(config_file)
     return 0
 
 

@@ -67,7 +67,7 @@ class Launcher:
 
     def run(self) -> int:
         """Convert, start both processes, supervise until one of them decides the end."""
-        self._config_file.write_text(self._config.to_json())
+        self._config.write(self._config_file)
         if (code := self._convert()) is not None:
             return code
         self._start(Process.CORE)

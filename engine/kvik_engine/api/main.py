@@ -48,7 +48,7 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     sys.setswitchinterval(_SWITCH_SECONDS)
     raise_file_limit()
-    config = EngineConfig.from_json(Path(sys.argv[1]).read_text())
+    config = EngineConfig.read(Path(sys.argv[1]))
     try:
         uvloop.run(ApiProcess(config).run())
     except StartError as error:

@@ -24,19 +24,38 @@ def run(arguments: argparse.Namespace) -> int:
     from kvik_engine.run_dir import default_base, running
 
     base = Path(arguments.run_dir) if arguments.run_dir else default_base()
-    engines = {path: json.loads((path / "config.json").read_text())["port"] for path in running(base)}
+    engines = {path: _port(path) for path in running(base)}
     found = [path for path, port in engines.items() if arguments.port in (None, port)]
     if len(found) != 1:
-        ports = ", ".join(map(str, sorted(engines.values()))) or "none"
+        ports = ", ".join(sorted("starting" if port is None else str(port) for port in engines.values())) or "none"
         print(f"kvik drain: {len(found)} engines match; ports of running engines: {ports}", file=sys.stderr)
         return 1
-    reply = ask_to_drain(found[0])
+    try:
+        reply = ask_to_drain(found[0])
+    except (OSError, ValueError) as error:
+        print(
+            f"kvik drain: the engine does not answer ({error}): it is starting or ending; send it SIGTERM",
+            file=sys.stderr,
+        )
+        return 1
     print(f"draining, {reply['running']} requests running")
     return 0
 
 
+def _port(run_dir: Path) -> int | None:
+    """None for an engine that has not written its configuration yet."""
+    try:
+        port: int = json.loads((run_dir / "config.json").read_text())["port"]
+    except FileNotFoundError:
+        return None
+    return port
+
+
 def ask_to_drain(run_dir: Path) -> dict[str, int]:
-    """Send the command over the engine's Unix socket; its answer."""
+    """Send the command over the engine's Unix socket; its answer.
+
+    OSError or ValueError when nothing answers there: the API process makes the socket once the tokenizer is loaded.
+    """
     from kvik_engine.api.admin_socket import ADMIN_SOCKET
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging("core")
     stop = StopFlag()
     try:
-        serve(EngineConfig.from_json(options.config.read_text()), stop)
+        serve(EngineConfig.read(options.config), stop)
     except StartError as error:
         report_start_error(error)
         return EXIT_START_ERROR

@@ -21,6 +21,8 @@ from kvik_engine.cli.serve_options import OPTIONS, read_options
 from kvik_engine.cli.sources import default_cache_dir
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.run_dir import RunDir
+from tests.support.live_api import engine_config
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,38 @@ def test_the_cache_is_xdgs_or_below_home_or_temporary() -> None:
 def test_drain_without_an_engine_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["drain", "--run-dir", str(tmp_path)]) == 1
     assert "0 engines match" in capsys.readouterr().err
+
+
+def test_drain_of_an_engine_that_still_starts_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """launch first makes the folder, then config.json; the API process makes the socket much later."""
+    run_dir = RunDir.create(tmp_path)
+    try:
+        for _ in range(2):
+            assert cli.main(["drain", "--run-dir", str(tmp_path)]) == 1
+            assert "it is starting or ending; send it SIGTERM" in capsys.readouterr().err
+            engine_config(tmp_path).write(run_dir.config_file)
+        assert cli.main(["drain", "--run-dir", str(tmp_path), "--port", "1"]) == 1
+        assert "ports of running engines: 8000" in capsys.readouterr().err
+    finally:
+        run_dir.remove()
+
+
+def test_a_configuration_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kvik drain` reads it while convert writes it anew: it must never see half of one."""
+    path = tmp_path / "config.json"
+    first, second = engine_config(tmp_path), engine_config(tmp_path, port=1)
+    first.write(path)
+    write_text = Path.write_text
+
+    def half(target: Path, text: str) -> int:
+        write_text(target, text[:20])
+        assert EngineConfig.read(path) == first
+        return write_text(target, text)
+
+    monkeypatch.setattr(Path, "write_text", half)
+    second.write(path)
+    assert EngineConfig.read(path) == second
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def config_file(tmp_path: Path) -> Path:
     config = EngineConfig(
         source="demo", model_path="x", model_name="demo", run_dir=str(tmp_path), cache_dir=str(tmp_path)
     )
-    path.write_text(config.to_json())
+    config.write(path)
     return path
 
 

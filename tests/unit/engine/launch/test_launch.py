@@ -63,7 +63,7 @@ ctypes.CDLL(None).prctl(SUBREAPER, 1)
 launch._MODULES = {Process.API: "api", Process.CORE: "core"}
 spawn = launch.Launcher._spawn
 launch.Launcher._spawn = lambda self, module: spawn(self, "stand_in." + module.rpartition(".")[2])
-sys.exit(launch.launch(EngineConfig.from_json((folder / "given.json").read_text()), folder / "run"))
+sys.exit(launch.launch(EngineConfig.read(folder / "given.json"), folder / "run"))
 """
 
 
@@ -79,7 +79,7 @@ class Engine:
         for name, source in (("__init__", ""), ("convert", CONVERT), ("core", CORE), ("api", API)):
             (package / f"{name}.py").write_text(source.replace("sys.argv[1]", repr(name)))
         config = engine_config(folder / "run", startup_timeout=startup_timeout)
-        (folder / "given.json").write_text(config.to_json())
+        config.write(folder / "given.json")
         (folder / "driver.py").write_text(DRIVER)
         paths = f"{folder / 'modules'}{os.pathsep}{os.pathsep.join(p for p in sys.path if p)}"
         environment = {**os.environ, "PYTHONPATH": paths, "TRACE": str(self.trace), **environment}
