@@ -5,7 +5,8 @@ The head is read by gguf_header, bounded, and gguf_tensors checks the table of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,15 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_NORMS = ("attn_norm", "ffn_norm")
+_ROTARY_TABLE = "attn_rot_embd"
+"""Old converters wrote the rotary frequencies too, which follow from the metadata."""
+_LAYER = re.compile(r"blk\.(?P<layer>0|[1-9]\d{0,5})\.(?P<part>\w+)\.(?P<kind>weight|bias)\Z", re.ASCII)
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
+    "rope_freqs.weight": "rope_freqs.weight",  # see layers.rotary
 }
 
 
@@ -49,7 +55,9 @@ class GGUFCheckpoint:
         header = read_header(path)
         check_tensor_table(header, path.name)
         self.config: Mapping[str, object] = config_from_gguf(header)
-        self._tensors = {hf_name(info.name): info for info in header.tensors}
+        layers = self.config["num_hidden_layers"]
+        assert isinstance(layers, int)
+        self._tensors = hf_names(header.tensors, layers)
         self.shapes: Mapping[str, tuple[int, ...]] = {
             name: tuple(reversed(info.shape)) for name, info in self._tensors.items()
         }
@@ -68,12 +76,27 @@ class GGUFCheckpoint:
             into.copy_(undo_rotary_permutation(into, heads))
 
 
-def hf_name(name: str) -> str:
-    """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight; a name that is not known stays as it is."""
-    parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_NAMES:
-        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
-    return _TOP_NAMES.get(name, name)
+def hf_names(tensors: Iterable[TensorInfo], layers: int) -> dict[str, TensorInfo]:
+    """The tensors by their names in Hugging Face checkpoints.
+
+    StartError (ModelUnsupported) for a name that is not known: answers without that tensor would be almost right, which
+    nobody notices.
+    """
+    named: dict[str, TensorInfo] = {}
+    for info in tensors:
+        match = _LAYER.match(info.name)
+        part = match["part"] if match else ""
+        known = _TOP_NAMES.get(info.name)
+        if match and int(match["layer"]) < layers:
+            if part == _ROTARY_TABLE:
+                continue
+            if part in _LAYER_NAMES and (match["kind"] == "weight" or part not in _NORMS):
+                known = f"model.layers.{match['layer']}.{_LAYER_NAMES[part]}.{match['kind']}"
+        if known is None:
+            message = f"the GGUF file has the tensor {info.name[:80]!r}, which is not known"
+            raise StartError(StartReason.MODEL_UNSUPPORTED, message)
+        named[known] = info
+    return named
 
 
 def undo_rotary_permutation(tensor: Tensor, heads: int) -> Tensor:

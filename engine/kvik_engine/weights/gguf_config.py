@@ -44,6 +44,9 @@ def _llama(header: GGUFHeader) -> dict[str, Any]:
         "rms_norm_eps": get.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": get.number("rope.freq_base", 10000.0),
         "tie_word_embeddings": "output.weight" not in shapes,
+        # One of them is enough: then a model without the others is incomplete, and refused when it is loaded.
+        "attention_bias": any(".attn_" in name and name.endswith(".bias") for name in shapes),
+        "mlp_bias": any(".ffn_" in name and name.endswith(".bias") for name in shapes),
         "rope_scaling": _rope_scaling(header.metadata),
         # The embedding may be padded beyond the tokenizer's tokens.
         "vocab_size": shapes.get("token_embd.weight", (0, 0))[-1],

@@ -13,10 +13,12 @@ import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import save_file
 
-from kvik_engine.errors import StartError
+from kvik_engine.errors import StartError, StartReason
+from kvik_engine.models.read_config import from_hf
 from kvik_engine.weights import gguf as reader
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
-from kvik_engine.weights.gguf import GGUFCheckpoint, hf_name, undo_rotary_permutation
+from kvik_engine.weights.gguf import GGUFCheckpoint, hf_names, undo_rotary_permutation
+from kvik_engine.weights.gguf_header import TensorInfo
 from kvik_engine.weights.safetensors import SafetensorsCheckpoint
 from tests.support.model_files import CONFIG, GGUFFile, llama_shapes
 
@@ -58,7 +60,10 @@ def test_each_type_is_read_as_gguf_dequantises_it(
 ) -> None:
     monkeypatch.setattr(reader, "SLICE_ELEMENTS", slice_elements)
     raw, want = stored(kind, 10, 512)
-    write_gguf(tmp_path / "m.gguf", {"pad": ((32,), "F32", bytes(128)), "token_embd.weight": ((10, 512), kind, raw)})
+    write_gguf(
+        tmp_path / "m.gguf",
+        {"output_norm.weight": ((32,), "F32", bytes(128)), "token_embd.weight": ((10, 512), kind, raw)},
+    )
     checkpoint = GGUFCheckpoint(tmp_path / "m.gguf")
     got = torch.full((10, 512), torch.nan)
     checkpoint.read("model.embed_tokens.weight", got)
@@ -71,11 +76,13 @@ def test_the_demo_models_types_are_read_as_their_format_says(tmp_path: Path) -> 
     nibbles = [i % 16 for i in range(32)]
     q4_1 = struct.pack("<ee", scale, least) + bytes(nibbles[i] | nibbles[i + 16] << 4 for i in range(16))
     q8_0 = struct.pack("<e32b", q8_scale, *range(-16, 16))
-    write_gguf(tmp_path / "m.gguf", {"a": ((1, 32), "Q4_1", q4_1), "b": ((1, 32), "Q8_0", q8_0)})
+    write_gguf(
+        tmp_path / "m.gguf", {"token_embd.weight": ((1, 32), "Q4_1", q4_1), "output.weight": ((1, 32), "Q8_0", q8_0)}
+    )
     checkpoint = GGUFCheckpoint(tmp_path / "m.gguf")
     a, b = torch.empty(1, 32), torch.empty(1, 32)
-    checkpoint.read("a", a)
-    checkpoint.read("b", b)
+    checkpoint.read("model.embed_tokens.weight", a)
+    checkpoint.read("lm_head.weight", b)
 
     assert a[0].tolist() == [scale * n + least for n in nibbles]
     assert b[0].tolist() == [q8_scale * n for n in range(-16, 16)]
@@ -103,17 +110,50 @@ def test_the_permutation_of_a_bias_is_undone_too() -> None:
     assert torch.equal(undo_rotary_permutation(written, 2), original)
 
 
+def named(*names: str) -> list[str]:
+    return list(hf_names([TensorInfo(name, (1,), 0, 0) for name in names], layers=13))
+
+
+def test_names_become_those_of_hugging_face() -> None:
+    assert named("blk.12.ffn_gate.weight", "blk.0.attn_q.bias", "output.weight", "rope_freqs.weight") == [
+        "model.layers.12.mlp.gate_proj.weight",
+        "model.layers.0.self_attn.q_proj.bias",
+        "lm_head.weight",
+        "rope_freqs.weight",
+    ]
+    assert named("blk.0.attn_rot_embd.weight") == []
+
+
 @pytest.mark.parametrize(
-    ("name", "want"),
+    "name",
     [
-        ("blk.12.ffn_gate.weight", "model.layers.12.mlp.gate_proj.weight"),
-        ("output.weight", "lm_head.weight"),
-        ("rope_freqs.weight", "rope_freqs.weight"),
-        ("blk.0.unknown.weight", "blk.0.unknown.weight"),
+        "blk.0.attn_sinks.weight",
+        "blk.0.attn_q_norm.weight",
+        "blk.0.attn_norm.bias",
+        "blk.0.attn_q.scale",
+        "blk.13.attn_q.weight",
+        "blk.01.attn_q.weight",
+        "rope_factors_long.weight",
+        "output.bias",
     ],
 )
-def test_names_become_those_of_hugging_face(name: str, want: str) -> None:
-    assert hf_name(name) == want
+def test_a_tensor_that_would_be_left_out_is_refused(name: str) -> None:
+    with pytest.raises(StartError, match="is not known") as caught:
+        named(name)
+    assert caught.value.reason is StartReason.MODEL_UNSUPPORTED
+
+
+@pytest.mark.parametrize("name", ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"])
+def test_a_bias_of_a_gguf_is_computed_with(name: str, tmp_path: Path) -> None:
+    """llama.cpp's llama loads biases where they are; answers without them would be almost right."""
+    embedding = {"token_embd.weight": ((2, 32), "F32", bytes(256))}
+    write_gguf(tmp_path / "m.gguf", {**embedding, f"blk.0.{name}.bias": ((32,), "F32", bytes(128))})
+    config = from_hf(GGUFCheckpoint(tmp_path / "m.gguf").config)
+    assert (config.attention_bias, config.mlp_bias) == (name.startswith("attn"), name.startswith("ffn"))
+    write_gguf(tmp_path / "m.gguf", embedding)
+    config = from_hf(GGUFCheckpoint(tmp_path / "m.gguf").config)
+    assert not config.attention_bias
+    assert not config.mlp_bias
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
