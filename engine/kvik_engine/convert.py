@@ -40,7 +40,9 @@ from kvik_engine.weights.model_files import check_digest, find_model_files
 FORMAT = 1
 """Raised when the conversion changes, so that an older cache is not used."""
 _SAMPLE_CHARS = 1 << 20
-_SAMPLE = [{"role": "user", "content": "Hello"}]
+_TURNS = [{"role": role, "content": "Hello"} for role in ("system", "user", "assistant", "user")]
+_SAMPLES = (_TURNS[1:2], _TURNS[:2], _TURNS[1:], _TURNS)
+"""A template may take no system message, and look at turns only where there are some."""
 
 
 def main() -> int:
@@ -119,15 +121,16 @@ def check_vocabulary(model: TextModel, folder: Path) -> None:
 
 
 def try_template(model: TextModel) -> None:
-    """Render a sample chat. StartError when the template overruns its bounds; what it merely refuses is no fault."""
+    """Render sample chats. StartError when the template overruns its bounds; what it merely refuses is no fault."""
     if model.template is None:
         return
-    try:
-        model.template.render(_SAMPLE, max_chars=_SAMPLE_CHARS)
-    except TemplateOverrun as error:
-        raise StartError(StartReason.MODEL_INVALID, str(error)) from error
-    except TemplateError:
-        return
+    for sample in _SAMPLES:
+        try:
+            model.template.render(sample, max_chars=_SAMPLE_CHARS)
+        except TemplateOverrun as error:
+            raise StartError(StartReason.MODEL_INVALID, str(error)) from error
+        except TemplateError:
+            continue
 
 
 def _head_digest(gguf: Path, header: GGUFHeader) -> str:

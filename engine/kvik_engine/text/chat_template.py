@@ -14,7 +14,14 @@ from typing import Any, NoReturn
 
 import jinja2
 
-from kvik_engine.text.template_sandbox import BUDGET, Budget, TemplateError, TemplateOverrun, bounded_environment
+from kvik_engine.text.template_sandbox import (
+    BUDGET,
+    Budget,
+    TemplateError,
+    TemplateOverrun,
+    bounded_environment,
+    weigh,
+)
 
 __all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "TemplateError", "TemplateOverrun"]
 
@@ -83,9 +90,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     indent = None if indent is None else min(indent, 8)
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    BUDGET.get().produce(len(text))
-    return text
+    weigh(value, text=True, indent=indent or 0)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

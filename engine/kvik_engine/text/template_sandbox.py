@@ -3,12 +3,17 @@
 jinja2's own sandbox keeps a template from Python's insides, but not from looping or growing for ever. Here every loop
 step, every call and every text or list that an operator, `join` or `replace` builds is charged to a budget of the
 rendering. What cannot be charged before it is built (padding, str.format, batch, slice) is not there.
+
+Lists in lists may share their parts: twenty-eight lines make one whose comparison, hash or text visits 2**28 items,
+in C, with the interpreter lock held, so that even probes wait. Therefore whatever goes through all of a value weighs it
+first: every item as often as it is reached.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,11 +31,38 @@ MAX_STEPS = 200_000
 """Loop steps and calls of one rendering."""
 MAX_PRODUCED = 1 << 25
 """Characters and list items that one rendering builds."""
+MAX_VISITED = 1 << 19
+"""Items of containers that one rendering compares, hashes or writes out."""
 MAX_SECONDS = 5.0
 MAX_INTEGER_BITS = 256
 _MISSING_ATTRIBUTES = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "translate", "encode"})
 _MISSING_FILTERS = ("center", "indent", "format", "wordwrap", "xmlattr", "pprint", "batch", "slice", "urlize")
 _SIZED = (str, list, tuple, dict)
+_COLLECTIONS = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
+_CONTAINERS = (dict, jinja2.utils.Namespace, *_COLLECTIONS)
+_SHALLOW_FILTERS = frozenset(
+    {"length", "count", "first", "last", "list", "reverse", "default", "d", "items", "attr"}
+) | {
+    "map",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
+}
+"""They look at no item's inside; `map` and its like apply other filters and tests, which do their own weighing."""
+_SHALLOW_TESTS = frozenset(
+    {"defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number"}
+) | {
+    "string",
+    "mapping",
+    "iterable",
+    "sequence",
+    "callable",
+    "sameas",
+}
+_NUMBER_CHARS = 80
+_ESCAPED_CHARS = 12
+"""Of one character in JSON: a surrogate pair."""
 
 
 class TemplateError(KvikError):
@@ -48,6 +80,7 @@ class Budget:
         self._clock = clock
         self._steps = MAX_STEPS
         self._produced = MAX_PRODUCED
+        self._visited = MAX_VISITED
         self._end = clock() + MAX_SECONDS
 
     def step(self, count: int = 1) -> None:
@@ -55,8 +88,18 @@ class Budget:
         self._steps -= count
         if self._steps < 0:
             raise TemplateOverrun(f"the chat template takes more than {MAX_STEPS} steps")
+        self.look_at_the_clock()
+
+    def look_at_the_clock(self) -> None:
+        """TemplateOverrun when the time is used up."""
         if self._clock() > self._end:
             raise TemplateOverrun(f"the chat template takes more than {MAX_SECONDS:g} s")
+
+    def visit(self, count: int) -> None:
+        """TemplateOverrun when `count` items of a container are too many to go through."""
+        self._visited -= count
+        if self._visited < 0:
+            raise TemplateOverrun(f"the chat template goes through more than {MAX_VISITED} items")
 
     def produce(self, size: int) -> None:
         """TemplateOverrun when a value of `size` characters or items is too much. Call it before building the value."""
@@ -78,13 +121,20 @@ def bounded_environment() -> jinja2.Environment:
         environment.globals.pop(name, None)
     for name in _MISSING_FILTERS:
         environment.filters.pop(name, None)
-    environment.filters |= {_EACH: _each, _CONCAT: _concat, _BLOCK: _block, "join": _join_filter, "replace": _replace}
+    filters: dict[str, Callable[..., Any]] = environment.filters
+    for name, function in filters.items():
+        filters[name] = _metered(function, _through if name in _SHALLOW_FILTERS else _text)
+    tests: dict[str, Callable[..., Any]] = environment.tests
+    for name, test in tests.items():
+        tests[name] = _metered(test, _through if name in _SHALLOW_TESTS else _weighed)
+    environment.filters |= {_EACH: _each, _CONCAT: _concat, _BLOCK: _block, _WEIGHED: _weighed, _TEXT: _text}
+    environment.filters |= {"join": _join_filter, "replace": _replace, "sum": _sum}
     environment.globals["range"] = _range
     return environment
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         template = super()._parse(source, name, filename)
@@ -95,6 +145,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Every call of a template comes here, macros too."""
         BUDGET.get().step()
         owner, method = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if not isinstance(obj, jinja2.runtime.Macro):
+            args = tuple(_weighed(_whole(arg)) for arg in args)
+            for value in (*kwargs.values(), owner if isinstance(owner, (list, tuple)) else None):
+                _weighed(value)
+        if isinstance(owner, str):
+            BUDGET.get().produce(len(owner))
         if isinstance(owner, str) and method == "join":
             return _join(args[0] if args else (), owner)
         if isinstance(owner, str) and method == "replace" and len(args) >= 2:
@@ -131,12 +187,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         )
 
 
-_EACH, _CONCAT, _BLOCK = "kvik each", "kvik concat", "kvik block"
+_EACH, _CONCAT, _BLOCK, _WEIGHED, _TEXT = (f"kvik {name}" for name in ("each", "concat", "block", "weighed", "text"))
 """Filters that no template can name."""
 
 
 class _Charging(jinja2.visitor.NodeTransformer):
-    """Rewrites a template so that its loops and its `~` pass through the budget."""
+    """Rewrites a template so that loops, `~`, comparisons, keys and what is written out pass through the budget."""
 
     def visit_For(self, node: jinja2.nodes.For) -> jinja2.nodes.Node:  # noqa: N802  (jinja2 names it so)
         if node.recursive:
@@ -153,6 +209,32 @@ class _Charging(jinja2.visitor.NodeTransformer):
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _filtered(jinja2.nodes.List(node.nodes, lineno=node.lineno), _CONCAT, node.lineno)
+
+    def visit_Output(self, node: jinja2.nodes.Output) -> jinja2.nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.nodes = [
+            child if isinstance(child, jinja2.nodes.TemplateData) else _filtered(child, _TEXT, child.lineno)
+            for child in node.nodes
+        ]
+        return node
+
+    def visit_Compare(self, node: jinja2.nodes.Compare) -> jinja2.nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _filtered(node.expr, _WEIGHED, node.lineno)
+        for operand in node.ops:
+            operand.expr = _filtered(operand.expr, _WEIGHED, node.lineno)
+        return node
+
+    def visit_Pair(self, node: jinja2.nodes.Pair) -> jinja2.nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = _filtered(node.key, _WEIGHED, node.lineno)
+        return node
+
+    def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.arg, (jinja2.nodes.Slice, jinja2.nodes.Const)):
+            node.arg = _filtered(node.arg, _WEIGHED, node.lineno)
+        return node
 
 
 def _filtered(node: Any, name: str, line: int) -> jinja2.nodes.Filter:
@@ -186,6 +268,79 @@ class _Each:
         return len(self._items)
 
 
+def _weighed(value: Any) -> Any:
+    """`value`, its items charged for being compared or hashed."""
+    return weigh(value, text=False) if isinstance(value, _CONTAINERS) else value
+
+
+def _text(value: Any) -> Any:
+    """`value`, its items charged for being written out. The length of a text itself is bounded where it goes."""
+    return weigh(value, text=True) if isinstance(value, _CONTAINERS) else value
+
+
+def weigh(value: Any, *, text: bool, indent: int = 0) -> Any:
+    """Charge every item in `value`, as often as it is reached; with `text` also the characters it may take."""
+    budget = BUDGET.get()
+    budget.look_at_the_clock()
+    level, pending = 0, [value]
+    while pending:
+        items: list[Any] = []
+        for item in pending:
+            if text:
+                budget.produce(indent * level + _characters(item))
+            inner: Any = getattr(item, "_Namespace__attrs", None) if isinstance(item, jinja2.utils.Namespace) else item
+            if isinstance(inner, dict):
+                budget.visit(2 * len(inner))
+                items.extend(inner)
+                items.extend(inner.values())
+            elif isinstance(inner, _COLLECTIONS):
+                budget.visit(len(inner))
+                items.extend(inner)
+        budget.look_at_the_clock()
+        level, pending = level + 1, items
+    return value
+
+
+def _characters(item: Any) -> int:
+    """At most so many stand for it in a container's text, as Python or as JSON."""
+    if isinstance(item, str):
+        return len(item) + 4 if item.isascii() and item.isprintable() else _ESCAPED_CHARS * len(item) + 4
+    return _NUMBER_CHARS if isinstance(item, (int, float)) else 4
+
+
+def _whole(value: Any) -> Any:
+    """An iterator's items as a list, so that they can be weighed."""
+    return list(value) if isinstance(value, Iterator) else value
+
+
+def _through(value: Any) -> Any:
+    return value
+
+
+def _metered(function: Callable[..., Any], charge: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A filter or test whose arguments are charged first: texts by their length, all else as `charge` does."""
+
+    def charged(value: Any) -> Any:
+        if isinstance(value, str):
+            BUDGET.get().produce(len(value))
+            return value
+        return value if charge is _through else charge(_whole(value))
+
+    @functools.wraps(function)  # takes over which of context and environment it wants
+    def metered(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(charged, args), **{name: charged(value) for name, value in kwargs.items()})
+
+    return metered
+
+
+@jinja2.pass_environment
+def _sum(environment: jinja2.Environment, iterable: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+    """Of numbers: lists would be copied as often as there are some."""
+    if not isinstance(start, (int, float)):
+        raise TemplateError("the chat template sums up something else than numbers")
+    return jinja2.filters.sync_do_sum(environment, iterable, attribute, start)
+
+
 def _each(items: Iterable[Any]) -> _Each:
     return _Each(items)
 
@@ -197,7 +352,7 @@ def _block(text: Any) -> Any:
 
 
 def _concat(parts: list[Any]) -> str:
-    texts = [str(part) for part in parts]
+    texts = [str(_text(part)) for part in parts]
     BUDGET.get().produce(sum(map(len, texts)))
     return "".join(texts)
 
@@ -210,13 +365,13 @@ def _join_filter(environment: jinja2.Environment, value: Iterable[Any], d: str =
 
 
 def _join(value: Iterable[Any], separator: str) -> str:
-    texts = [str(part) for part in value]
+    texts = [str(_text(part)) for part in value]
     BUDGET.get().produce(sum(map(len, texts)) + len(separator) * len(texts))
     return separator.join(texts)
 
 
 def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    text = str(value)
+    text = str(_text(value))
     BUDGET.get().produce(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
     return text.replace(old, new, -1 if count is None else count)
 

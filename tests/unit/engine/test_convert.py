@@ -170,6 +170,13 @@ def test_ids_that_the_model_has_no_row_for_are_refused_at_start(vocab_size: int,
     assert caught.value.reason is StartReason.MODEL_INVALID
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+def test_a_template_that_never_ends_in_a_longer_chat_is_refused(turns: int) -> None:
+    source = "{% if messages | length == " + str(turns) + " %}{% for i in range(10 ** 9) %}{% endfor %}{% endif %}"
+    with pytest.raises(StartError):
+        try_template(byte_text_model(source))
+
+
 def test_a_template_that_only_refuses_the_sample_is_kept() -> None:
     try_template(byte_text_model("{{ raise_exception('system prompt needed') }}"))
 

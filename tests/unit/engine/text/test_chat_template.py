@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvik_engine.text import template_sandbox
-from kvik_engine.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateError
+from kvik_engine.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateError, TemplateOverrun
 from tests.support.byte_tokenizer import TEMPLATE
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -64,6 +64,39 @@ def test_a_template_cannot_reach_python(source: str) -> None:
 
 
 NESTED = "{% for a in l %}" * 4 + "{% endfor %}" * 4
+SHARED = "{% set a = [1] %}{% set b = [1] %}" + "{% set a = [a, a] %}{% set b = [b, b] %}" * 40
+SHARED_KEYS = SHARED.replace("[", "(").replace("]", ",)")
+USES = """{{ a == b }}
+{{ a < b }}
+{{ a in [b] }}
+{{ a }}
+{{ [1, a] }}
+{{ a ~ '' }}
+{{ a | string | length }}
+{{ a | tojson | length }}
+{{ [a] | join }}
+{{ ','.join([a]) }}
+{{ a | upper }}
+{{ a | replace('1', '2') }}
+{{ [a, b] | sort | length }}
+{{ [b] | select('equalto', a) | list | length }}
+{{ a is eq b }}
+{{ [b].index(a) }}
+{{ a.count(b[0]) }}
+{{ [none[1], none[1]] | map('default', a) | sort | length }}
+{{ [a] | map('string') | list }}
+{{ {'x': a} }}
+{{ {'x': a}.items() }}
+{% set n = namespace(x=a) %}{{ n }}
+{{ raise_exception(a) }}
+{% for i in [a, b] %}{{ loop.changed(i) }}{% endfor %}""".splitlines()
+USES_OF_A_KEY = """{{ {a: 1} | length }}
+{{ {}[a] }}
+{{ a in {} }}
+{{ {}.get(a) }}
+{{ [a] | unique | list | length }}
+{{ dict([(a, 1)]) | length }}
+{{ a is filter }}""".splitlines()
 BOMBS = [
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
@@ -103,6 +136,9 @@ BOMBS = [
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "{% set l = [1] %}{% for x in l recursive %}{% endfor %}",
+    "{% set a = [1] * 300 %}{% set b = [a] * 300 %}{% set c = [b] * 300 %}{{ c | string | length }}",
+    "{% set a = [[1] * 1000] * 2000 %}{{ a | sum(start=[]) | length }}",
+    "{% set s = 'f' * 9999999 %}{{ (s | int(base=16)) // (s[:5000000] | int(base=16)) }}",
 ]
 
 
@@ -110,6 +146,14 @@ BOMBS = [
 @pytest.mark.timeout(10)
 def test_a_template_cannot_flood_or_hang(source: str) -> None:
     with pytest.raises(TemplateError):
+        render(source)
+
+
+@pytest.mark.parametrize("source", [*(SHARED + use for use in USES), *(SHARED_KEYS + use for use in USES_OF_A_KEY)])
+@pytest.mark.timeout(10)
+def test_shared_lists_are_refused_for_what_they_hold(source: str) -> None:
+    """Compared, written out or hashed they would hold the interpreter for hours, and the probes with it."""
+    with pytest.raises(TemplateOverrun, match="goes through more than"):
         render(source)
 
 
@@ -121,6 +165,9 @@ def test_time_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 USUAL = [
+    ("{{ messages == messages }}{{ [1] < [2] }}{{ 'i' in messages[0].content }}{{ (1, 2) }}", "TrueTrueTrue(1, 2)"),
+    ("{{ {(1, 2): 'x'}[(1, 2)] }}{{ [3, 1] | sort }}{{ [1, 2] | sum }}{{ 7 // 2 - 1 }}{{ 1 / 2 }}", "x[1, 3]320.5"),
+    ("{{ [2, 1] | map('string') | sort | join }}{{ messages | length }}{{ 1 is eq 1 }}{{ [1].index(1) }}", "121True0"),
     ("{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}{% endfor %}", "1/1True"),
     ("{{ messages | map(attribute='role') | join(', ') }}", "user"),
     ("{{ messages | join('-', attribute='content') }}", "Hi"),
