@@ -121,10 +121,10 @@ def bounded_environment() -> jinja2.Environment:
         environment.globals.pop(name, None)
     for name in _MISSING_FILTERS:
         environment.filters.pop(name, None)
-    filters: dict[str, Callable[..., Any]] = environment.filters
+    filters: dict[str, Any] = environment.filters
     for name, function in filters.items():
         filters[name] = _metered(function, _through if name in _SHALLOW_FILTERS else _text)
-    tests: dict[str, Callable[..., Any]] = environment.tests
+    tests: dict[str, Any] = environment.tests
     for name, test in tests.items():
         tests[name] = _metered(test, _through if name in _SHALLOW_TESTS else _weighed)
     environment.filters |= {_EACH: _each, _CONCAT: _concat, _BLOCK: _block, _WEIGHED: _weighed, _TEXT: _text}

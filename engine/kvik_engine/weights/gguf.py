@@ -16,8 +16,9 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.weights.gguf_config import config_from_gguf
-from kvik_engine.weights.gguf_header import read_header
+from kvik_engine.weights.gguf_header import TensorInfo, read_header
 from kvik_engine.weights.gguf_tensors import check_tensor_table, stored_bytes
 
 SLICE_ELEMENTS = 1 << 20
