@@ -130,6 +130,7 @@ def test_a_pod_ended_by_its_startup_probe_says_so(exit_code: int, ran: float, ag
     [
         (ended(139, ran=3 * 3600), "exit code 139"),
         (ended(137, ran=3 * 3600), "exit code 137"),
+        (ended(139, ran=121), "exit code 139"),
         (ended(1, "ApiFailed: the API process died three times", ran=121), "ApiFailed: the API process died"),
         (ended(137, "log\nApiFailed: the API process died", ran=121), "ApiFailed: the API process died"),
         (ended(1, "RuntimeError: boom", ran=121), "RuntimeError: boom"),
