@@ -42,10 +42,16 @@ class EngineConfig:
     max_batch_tokens: int = 4096
     chunked_prefill_tokens: int = 512
     max_queued_requests: int = 256
+    preemption_mode: str = "auto"
+    """auto, swap, recompute."""
+    swap_threshold_tokens: int | None = None
+    """None: the crossing of what both ways cost, as measured."""
     max_context_tokens: int | None = None
     block_tokens: int = 16
     kv_cache_size: int | None = None
     memory_fraction: float = 0.9
+    swap_space: int = 0
+    """Memory of the host for the KV of preempted requests and for evicted prefixes."""
     prefix_cache: str = "radix"
     """radix, block-hash or disabled."""
     drain_timeout: float = 120.0

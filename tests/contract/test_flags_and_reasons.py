@@ -33,8 +33,14 @@ EVERYTHING: dict[str, Any] = {
         "maxContextTokens": 8192,
     },
     "slo": {"class": "Interactive"},
-    "batching": {"maxRequests": 8, "maxBatchTokens": 256, "chunkedPrefillTokens": 64, "maxQueuedRequests": 3},
-    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "prefixCache": "Disabled"},
+    "batching": {
+        "maxRequests": 8,
+        "maxBatchTokens": 256,
+        "chunkedPrefillTokens": 64,
+        "maxQueuedRequests": 3,
+        "preemption": {"mode": "Swap", "swapThresholdTokens": 1000},
+    },
+    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "0.5Gi", "prefixCache": "Disabled"},
     "resources": {"device": "CPU"},
     "startup": {"timeout": "90s"},
     "drain": {"timeout": "1500ms"},
@@ -63,8 +69,11 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
         "max_batch_tokens": 256,
         "chunked_prefill_tokens": 64,
         "max_queued_requests": 3,
+        "preemption_mode": "swap",
+        "swap_threshold_tokens": 1000,
         "kv_cache_size": 3 * 2**29,
         "block_tokens": 32,
+        "swap_space": 2**29,
         "prefix_cache": "disabled",
         "drain_timeout": 1.5,
         "startup_timeout": 90.0,
@@ -130,6 +139,18 @@ def test_both_know_the_same_class_table(slo_class: str, device: str) -> None:
         "chunked_prefill_tokens": values.chunked_prefill_tokens,
         "max_queued_requests": values.max_queued_requests,
     }
+
+
+@pytest.mark.parametrize("mode", SPEC["batching"]["properties"]["preemption"]["properties"]["mode"]["enum"])
+def test_the_engine_knows_every_mode_of_preemption(mode: str) -> None:
+    assert engine_reads(spec_of(batching={"preemption": {"mode": mode}}))["preemption_mode"] == mode.lower()
+
+
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
+def test_the_engine_takes_every_swap_threshold_that_the_schema_takes(bound: str) -> None:
+    value = SPEC["batching"]["properties"]["preemption"]["properties"]["swapThresholdTokens"][bound]
+    read = engine_reads(spec_of(batching={"preemption": {"swapThresholdTokens": value}}))
+    assert read["swap_threshold_tokens"] == value
 
 
 def test_the_fetching_containers_flags_are_known() -> None:

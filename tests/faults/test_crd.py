@@ -86,8 +86,14 @@ EVERYTHING: dict[str, Any] = {
         "maxContextTokens": 8192,
     },
     "slo": {"class": "Interactive", "ttft": "1s500ms"},
-    "batching": {"maxRequests": 8, "maxBatchTokens": 512, "chunkedPrefillTokens": 512, "maxQueuedRequests": 0},
-    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "prefixCache": "Disabled"},
+    "batching": {
+        "maxRequests": 8,
+        "maxBatchTokens": 512,
+        "chunkedPrefillTokens": 512,
+        "maxQueuedRequests": 0,
+        "preemption": {"mode": "Swap", "swapThresholdTokens": 0},
+    },
+    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "4Gi", "prefixCache": "Disabled"},
     "resources": {
         "device": "GPU",
         "accelerators": {"resourceName": "amd.com/gpu"},

@@ -15,13 +15,14 @@ from kvik_operator.crd.inferencepool import (
     Dtype,
     PodFullAt,
     PoolSpec,
+    PreemptionMode,
     PrefixCache,
     Quantity,
     Resources,
     Scaling,
     SloClass,
 )
-from kvik_operator.crd.quantities import parse_duration, parse_quantity
+from kvik_operator.crd.quantities import format_bytes, parse_duration, parse_quantity
 from kvik_operator.errors import PoolError
 
 
@@ -39,6 +40,9 @@ class EffectiveBatching:
     max_batch_tokens: int
     chunked_prefill_tokens: int
     max_queued_requests: int
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    swap_threshold_tokens: int | None = None
+    """None: what the engine measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class EffectiveKvCache:
     """A quantity; None: what memory_percent leaves beside weights and activations."""
     memory_percent: int | None
     block_tokens: int
+    swap_space: str
+    """A quantity of host memory, on top of the memory request; 0: none."""
     prefix_cache: PrefixCache
 
 
@@ -151,6 +157,7 @@ _Default = TypeVar("_Default", timedelta, timedelta | None)
 def effective(spec: PoolSpec, pool_name: str) -> Effective:
     """Raises PoolError for a duration or quantity that cannot be read."""
     values = _CLASSES[spec.slo.class_]
+    kv_cache = _kv_cache(spec)
     ttft = _duration("spec.slo.ttft", spec.slo.ttft, values.ttft)
     return Effective(
         slo_class=spec.slo.class_,
@@ -161,8 +168,8 @@ def effective(spec: PoolSpec, pool_name: str) -> Effective:
             max_context_tokens=spec.model.max_context_tokens,
         ),
         batching=_batching(spec.batching, values.batching, spec.resources.device),
-        kv_cache=_kv_cache(spec),
-        resources=_resources(spec.resources),
+        kv_cache=kv_cache,
+        resources=_resources(spec.resources, kv_cache.swap_space),
         scaling=None if spec.scaling is None else _scaling(spec.scaling, values, ttft),
         startup_timeout=_duration("spec.startup.timeout", spec.startup.timeout, DEFAULT_STARTUP_TIMEOUT),
         drain_timeout=_duration("spec.drain.timeout", spec.drain.timeout, values.drain_timeout),
@@ -189,6 +196,8 @@ def _batching(explicit: Batching, by_class: EffectiveBatching, device: Device) -
         max_batch_tokens=max_tokens,
         chunked_prefill_tokens=_first(explicit.chunked_prefill_tokens, min(chunk, max_tokens)),
         max_queued_requests=_first(explicit.max_queued_requests, by_class.max_queued_requests),
+        preemption_mode=explicit.preemption.mode or PreemptionMode.AUTO,
+        swap_threshold_tokens=explicit.preemption.swap_threshold_tokens,
     )
 
 
@@ -200,12 +209,16 @@ def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
         size=size,
         memory_percent=explicit.memory_percent if explicit.memory_percent is not None else by_default,
         block_tokens=_first(explicit.block_tokens, DEFAULT_BLOCK_TOKENS),
+        swap_space="0" if explicit.swap_space is None else _quantity("spec.kvCache.swapSpace", explicit.swap_space),
         prefix_cache=explicit.prefix_cache or PrefixCache.RADIX,
     )
 
 
-def _resources(explicit: Resources) -> EffectiveResources:
-    """An absent request is the device's default or a lower explicit limit; an absent memory limit is the request."""
+def _resources(explicit: Resources, swap_space: str) -> EffectiveResources:
+    """An absent request is the device's default or a lower explicit limit; an absent memory limit is the request.
+
+    The swap space comes on top of both, so that a pool that gets one needs no other change.
+    """
     limits = {name: _quantity(f"spec.resources.limits.{name}", value) for name, value in explicit.limits.items()}
     requests = {name: _quantity(f"spec.resources.requests.{name}", value) for name, value in explicit.requests.items()}
     for name, default in _DEFAULT_REQUESTS[explicit.device].items():
@@ -214,6 +227,9 @@ def _resources(explicit: Resources) -> EffectiveResources:
             lower = limit is not None and parse_quantity(limit) < parse_quantity(default)
             requests[name] = limit if lower and limit is not None else default
     limits.setdefault("memory", requests["memory"])
+    if parse_quantity(swap_space):
+        for values in (requests, limits):
+            values["memory"] = format_bytes(parse_quantity(values["memory"]) + parse_quantity(swap_space))
     accelerator = None
     if explicit.device is Device.GPU:
         accelerator = explicit.accelerators.resource_name or DEFAULT_ACCELERATOR

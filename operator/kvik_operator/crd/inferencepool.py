@@ -33,6 +33,12 @@ class Dtype(StrEnum):
     FP16 = "FP16"
 
 
+class PreemptionMode(StrEnum):
+    AUTO = "Auto"
+    SWAP = "Swap"
+    RECOMPUTE = "Recompute"
+
+
 class PrefixCache(StrEnum):
     RADIX = "Radix"
     BLOCK_HASH = "BlockHash"
@@ -64,17 +70,24 @@ class Slo(_Base, frozen=True):
     ttft: str | None = None
 
 
+class Preemption(_Base, frozen=True):
+    mode: PreemptionMode | None = None
+    swap_threshold_tokens: int | None = None
+
+
 class Batching(_Base, frozen=True):
     max_requests: int | None = None
     max_batch_tokens: int | None = None
     chunked_prefill_tokens: int | None = None
     max_queued_requests: int | None = None
+    preemption: Preemption = Preemption()
 
 
 class KvCache(_Base, frozen=True):
     size: Quantity | None = None
     memory_percent: int | None = None
     block_tokens: int | None = None
+    swap_space: Quantity | None = None
     prefix_cache: PrefixCache | None = None
 
 

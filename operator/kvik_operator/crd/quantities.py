@@ -1,5 +1,6 @@
 """Durations (GEP-2257) and Kubernetes quantities: text to number and back."""
 
+import math
 import re
 from datetime import timedelta
 from decimal import Decimal
@@ -66,3 +67,12 @@ def parse_quantity(value: str | int) -> Decimal:
     if exponent and abs(int(exponent[1:])) > _MAX_EXPONENT:
         raise ValueError(f"{value!r} is out of range")
     return Decimal(number + (exponent or "")) * _SUFFIX.get(suffix, Decimal(1))
+
+
+def format_bytes(value: Decimal) -> str:
+    """Whole bytes, rounded up, in the largest binary unit that loses nothing: `6Gi`, `2500Mi`, `1500000000`."""
+    count = math.ceil(value)
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        if count and count % int(_SUFFIX[unit]) == 0:
+            return f"{count // int(_SUFFIX[unit])}{unit}"
+    return str(count)

@@ -22,6 +22,7 @@ _PREFIX_CACHES = {
 def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> list[str]:
     """`serve SOURCE --flag=value ...` of the engine container."""
     batching, model, kv = effective.batching, spec.model, spec.kv_cache
+    preemption = spec.batching.preemption
     flags: dict[str, str | int | float | None] = {
         "model-name": effective.model.name,
         "digest": model.digest,
@@ -33,9 +34,12 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> lis
         "max-batch-tokens": batching.max_batch_tokens,
         "chunked-prefill-tokens": batching.chunked_prefill_tokens,
         "max-queued-requests": batching.max_queued_requests,
+        "preemption-mode": preemption.mode and preemption.mode.lower(),
+        "swap-threshold-tokens": preemption.swap_threshold_tokens,
         "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
+        "swap-space": _bytes(None if kv.swap_space is None else effective.kv_cache.swap_space),
         "prefix-cache": _PREFIX_CACHES[kv.prefix_cache],
         "drain-timeout": format_duration(effective.drain_timeout),
         "startup-timeout": format_duration(effective.startup_timeout),

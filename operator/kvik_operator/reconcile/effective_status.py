@@ -27,11 +27,16 @@ def effective_status(effective: Effective) -> Json:
                 "maxBatchTokens": effective.batching.max_batch_tokens,
                 "chunkedPrefillTokens": effective.batching.chunked_prefill_tokens,
                 "maxQueuedRequests": effective.batching.max_queued_requests,
+                "preemption": {
+                    "mode": str(effective.batching.preemption_mode),
+                    "swapThresholdTokens": effective.batching.swap_threshold_tokens,
+                },
             },
             "kvCache": {
                 "size": kv.size,
                 "memoryPercent": kv.memory_percent,
                 "blockTokens": kv.block_tokens,
+                "swapSpace": kv.swap_space,
                 "prefixCache": str(kv.prefix_cache),
             },
             "resources": {

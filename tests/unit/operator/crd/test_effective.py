@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.crd.effective import Effective, effective
-from kvik_operator.crd.inferencepool import Dtype, PrefixCache
+from kvik_operator.crd.inferencepool import Dtype, PreemptionMode, PrefixCache
 from kvik_operator.errors import PoolError
 from tests.support.pools import SOURCE, spec_of
 
@@ -167,6 +167,37 @@ def test_absent_resources_are_filled_in(
     assert dict(values.limits) == want_limits
 
 
+@pytest.mark.parametrize(
+    ("resources", "swap_space", "want_request", "want_limit"),
+    [
+        ({}, "4Gi", "28Gi", "28Gi"),
+        ({"requests": {"memory": "2500Mi"}}, "512Mi", "3012Mi", "3012Mi"),
+        ({"requests": {"memory": "2Gi"}, "limits": {"memory": "3Gi"}}, "1Gi", "3Gi", "4Gi"),
+        ({"requests": {"memory": "2G"}}, 500000000, "2500000000", "2500000000"),
+    ],
+)
+def test_swap_space_comes_on_top_of_the_memory_request_and_limit(
+    resources: dict[str, Any], swap_space: str | int, want_request: str, want_limit: str
+) -> None:
+    values = effective_of(resources=resources, kvCache={"swapSpace": swap_space})
+    assert values.kv_cache.swap_space == str(swap_space)
+    assert values.resources.requests["memory"] == want_request
+    assert values.resources.limits["memory"] == want_limit
+
+
+def test_preemption_is_auto_with_a_measured_threshold_and_no_swap_space() -> None:
+    values = effective_of()
+    assert values.batching.preemption_mode is PreemptionMode.AUTO
+    assert values.batching.swap_threshold_tokens is None
+    assert values.kv_cache.swap_space == "0"
+
+
+def test_explicit_preemption_wins() -> None:
+    batching = effective_of(batching={"preemption": {"mode": "Swap", "swapThresholdTokens": 0}}).batching
+    assert batching.preemption_mode is PreemptionMode.SWAP
+    assert batching.swap_threshold_tokens == 0
+
+
 def test_the_accelerator_is_the_default_one_on_a_gpu_and_none_on_a_cpu() -> None:
     assert effective_of().resources.accelerator == "nvidia.com/gpu"
     assert effective_of(resources={"accelerators": {"resourceName": "amd.com/gpu"}}).resources.accelerator == (
@@ -184,6 +215,7 @@ def test_the_accelerator_is_the_default_one_on_a_gpu_and_none_on_a_cpu() -> None
         ({"scaling": {"maxReplicas": 1, "scaleDownStabilization": "x"}}, "spec.scaling.scaleDownStabilization"),
         ({"scaling": {"maxReplicas": 1, "podFullAt": {"ttft": "x"}}}, "spec.scaling.podFullAt.ttft"),
         ({"kvCache": {"size": "big"}}, "spec.kvCache.size"),
+        ({"kvCache": {"swapSpace": "big"}}, "spec.kvCache.swapSpace"),
         ({"resources": {"limits": {"memory": "big"}}}, "spec.resources.limits.memory"),
     ],
 )

@@ -3,7 +3,7 @@ from decimal import Decimal
 
 import pytest
 
-from kvik_operator.crd.quantities import format_duration, parse_duration, parse_quantity
+from kvik_operator.crd.quantities import format_bytes, format_duration, parse_duration, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,11 @@ def test_a_quantity_that_no_machine_holds_is_refused_at_once(text: str) -> None:
     """The API server accepts it; without a bound one pool could fill the operator's memory."""
     with pytest.raises(ValueError, match="out of range"):
         parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [("6442450944", "6Gi"), ("1.5Gi", "1536Mi"), ("2500000000", "2500000000"), ("0.5", "1"), ("0", "0")],
+)
+def test_bytes_are_written_in_the_largest_unit_that_loses_nothing(value: str, want: str) -> None:
+    assert format_bytes(parse_quantity(value)) == want
