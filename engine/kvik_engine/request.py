@@ -2,14 +2,15 @@
 
 Branches are scheduled; requests are admitted, limited and chosen as victims. Both live by the same table:
 
-              START            FINISH
-    WAITING ---------> RUNNING --------> FINISHED
-       ^                  |                  ^
-       +---- PREEMPT -----+                  |
-       +------------------ FINISH -----------+
+    WAITING --START--> RUNNING --PREEMPT--> WAITING
+    WAITING --LOAD---> LOADING --START----> RUNNING
+                       LOADING --PREEMPT--> WAITING
+    any of these three --FINISH--> FINISHED
 
-A waiting branch holds no row on the device and no blocks. Branch 0 computes the prompt; the other choices wait until
-its last token is computed, start as forks of it and sample from the same logits.
+A waiting branch holds no row on the device and no blocks. A loading branch holds blocks whose content is on its way
+from elsewhere (host memory, disk): it is not scheduled before all of it has arrived. Only branches load; their request
+runs meanwhile. Branch 0 computes the prompt; the other choices wait until its last token is computed, start as forks
+of it and sample from the same logits.
 
 Per branch: computed <= scheduled <= known. Planning moves `scheduled`, settling moves `computed`; `known` counts the
 samples that planned steps will bring (`pending`), so that step N + 1 can be planned before step N is settled.
@@ -34,6 +35,7 @@ class Life(StrEnum):
     """Where a request or a branch is."""
 
     WAITING = "waiting"
+    LOADING = "loading"
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -42,13 +44,23 @@ class LifeEvent(StrEnum):
     """What happens to a request or a branch."""
 
     START = "start"
+    LOAD = "load"
     PREEMPT = "preempt"
     FINISH = "finish"
 
 
 TRANSITIONS: Mapping[Life, Mapping[LifeEvent, Life]] = MappingProxyType(
     {
-        Life.WAITING: {LifeEvent.START: Life.RUNNING, LifeEvent.FINISH: Life.FINISHED},
+        Life.WAITING: {
+            LifeEvent.START: Life.RUNNING,
+            LifeEvent.LOAD: Life.LOADING,
+            LifeEvent.FINISH: Life.FINISHED,
+        },
+        Life.LOADING: {
+            LifeEvent.START: Life.RUNNING,
+            LifeEvent.PREEMPT: Life.WAITING,
+            LifeEvent.FINISH: Life.FINISHED,
+        },
         Life.RUNNING: {LifeEvent.PREEMPT: Life.WAITING, LifeEvent.FINISH: Life.FINISHED},
         Life.FINISHED: {},
     }
@@ -129,6 +141,13 @@ class Branch:
         self.life = after(self.life, LifeEvent.START)
         self.row_tokens = tokens_from_host
         self.computed, self.scheduled = computed, scheduled
+        self.check()
+
+    def load(self, tokens: int, step: int, *, computed: int) -> None:
+        """Step `step` fills the branch's blocks with the KV of its first `tokens` tokens; `computed` were there."""
+        self.life = after(self.life, LifeEvent.LOAD)
+        self.computed, self.scheduled = computed, tokens
+        self.last_step = step
         self.check()
 
     def plan(self, upto: int, step: int, *, samples: bool) -> None:

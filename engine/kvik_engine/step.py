@@ -3,7 +3,8 @@
 A StepPlan never needs a token that the host has not seen: a row's input is host token ids, or the row's own last
 sample, which is on the device. So step N + 1 can be planned before step N is settled.
 
-Order inside a step: rows end, rows start, new blocks and table changes, forks, block copies, forward, sampling.
+Order inside a step: rows end, rows start, new blocks and table changes, forks, swap-outs, block copies, swap-ins,
+forward, sampling. So a block may be swapped out and get new content in the same step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from kvik_engine.params import SamplingParams
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the pool. Block 0 is the scratch block of padded rows and is never handed out."""
+HostSlot = NewType("HostSlot", int)
+"""Index of a slot of the host pool (swap space), 0 <= slot < slots; it holds the content of one block."""
 Row = NewType("Row", int)
 """A branch's stable place in the runner, 0 <= row < max_requests, kept from RowStart to row end."""
 
@@ -96,6 +99,22 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapOut:
+    """Copy one whole block, all layers, to the host, before anything of this step writes to the device."""
+
+    block: BlockId
+    slot: HostSlot
+
+
+@dataclass(frozen=True, slots=True)
+class SwapIn:
+    """Copy one whole block back from the host, before the forward of this step."""
+
+    slot: HostSlot
+    block: BlockId
+
+
+@dataclass(frozen=True, slots=True)
 class TableChange:
     """Entry `index` of a row's table of group `group` becomes `block`: the row's own copy of a shared block.
 
@@ -139,6 +158,8 @@ class StepPlan:
     forks: tuple[RowFork, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
     changes: tuple[TableChange, ...] = ()
+    swap_outs: tuple[SwapOut, ...] = ()
+    swap_ins: tuple[SwapIn, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -194,8 +215,21 @@ class ModelFacts:
     """Memory of the device, or the cgroup's limit on a CPU."""
     device_bytes_used: int
     """Measured after loading and a profiling step, without any KV cache."""
+    host_bytes_total: int | None = None
+    """Memory of the host (its cgroup's limit) beside an accelerator's; None on a CPU, whose own it is."""
+    host_bytes_used: int | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by phase: weights_loaded, compiled, warm (later phases are added by the core)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpace:
+    """The host pool (swap space) as allocated. Slot `n` is `memory[n * block_bytes:][:block_bytes]`."""
+
+    bytes: int
+    copy_bytes_per_second: float
+    """Measured in whole blocks, one way."""
+    memory: memoryview
 
 
 class Runner(Protocol):
@@ -211,3 +245,11 @@ class Runner(Protocol):
     def launch(self, plan: StepPlan) -> None: ...
 
     def collect(self) -> StepResult: ...
+
+
+class SwapSpace(Protocol):
+    """A runner that carries out swap-outs and swap-ins."""
+
+    def allocate_host(self, slots: int) -> HostSpace:
+        """Allocate the host pool of so many blocks, after `allocate`; StartError when the host cannot give it."""
+        ...

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvik_engine.ipc.messages import FinishReason
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
+from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FULL, VOCAB, Windows
 
@@ -39,6 +40,8 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 16),
         spare=st.sampled_from([0, 0, 1, 4, 16, 26]),
         index=st.sampled_from([None, BlockHashCache, RadixCache, RadixCache]),
+        swap_slots=st.sampled_from([0, 0, 2, 8, 40]),
+        swap_threshold=st.sampled_from([0, 6, 12, 1000]),
         windows=st.sampled_from([FULL, FULL, (None, 6), (4, None, 4), (5,)]),
     )
     def begin(
@@ -49,6 +52,8 @@ class EngineMachine(RuleBasedStateMachine):
         chunk: int,
         spare: int,
         index: type[BlockHashCache] | type[RadixCache] | None,
+        swap_slots: int,
+        swap_threshold: int,
         windows: Windows,
     ) -> None:
         budget = max_requests + spare
@@ -60,6 +65,9 @@ class EngineMachine(RuleBasedStateMachine):
             max_batch_tokens=budget,
             prefix_cache=index is not None,
             index=index or RadixCache,
+            swap_slots=swap_slots,
+            preemption_mode=PreemptionMode.AUTO,
+            swap_threshold=swap_threshold,
             windows=windows,
             overlap=self.overlap,
         )

@@ -14,6 +14,9 @@ from kvik_engine.core.loop import EngineCore, Serving
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import Abort, CoreStats, FinishReason, Frame, Refusal, Submit, ToCore
 from kvik_engine.kv.check import check_books
+from kvik_engine.kv.content_names import ContentNames, NamingCache
+from kvik_engine.kv.host_pool import HostPool
+from kvik_engine.kv.host_tier import HostTier
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
@@ -21,6 +24,7 @@ from kvik_engine.kv.radix import RadixCache
 from kvik_engine.params import SamplingParams
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
+from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
 from kvik_engine.step import Row, Runner
 from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, solo_output
 
@@ -68,6 +72,9 @@ class Harness:
     prefix_cache: bool = True
     index: type[RadixCache] | type[BlockHashCache] = RadixCache
     windows: Windows = FULL
+    swap_slots: int = 0
+    preemption_mode: PreemptionMode = PreemptionMode.SWAP
+    swap_threshold: int | None = None
     overlap: int = 0
     context: int = 4096
     runner: FakeRunner | None = None
@@ -80,13 +87,17 @@ class Harness:
         self.fake.allocate(self.blocks)
         groups = self.fake.facts.groups
         cache: PrefixCache = self.index(groups) if self.prefix_cache else NoPrefixCache(len(groups))
+        names = ContentNames(self.block_tokens)
+        if self.swap_slots and self.prefix_cache:
+            cache = NamingCache(cache, names, self.block_tokens)
         self.kv = KVManager(groups, self.blocks, cache, step_tokens=self.max_batch_tokens)
+        self.host = self._host_tier(names) if self.swap_slots else None
         limits = Limits(
             max_requests=self.max_requests,
             max_batch_tokens=self.max_batch_tokens,
             chunked_prefill_tokens=self.chunked_prefill_tokens,
         )
-        self.scheduler = Scheduler(limits, self.kv)
+        self.scheduler = Scheduler(limits, self.kv, offload=self.host)
         self.channel = MemoryChannel()
         serving = Serving(
             bounds=Bounds(vocab_size=VOCAB, context=self.context),
@@ -99,6 +110,17 @@ class Harness:
         self.refused: dict[int, Refusal] = {}
         self.submitted: dict[int, Submit] = {}
         self._poisoned: set[int] = set()
+        self._poisoned_slots: set[int] = set()
+
+    def _host_tier(self, names: ContentNames) -> HostTier:
+        space = self.fake.allocate_host(self.swap_slots)
+        choice = SwapOrRecompute(
+            mode=self.preemption_mode,
+            threshold_tokens=self.swap_threshold,
+            bytes_per_token=self.fake.block_bytes // self.block_tokens,
+            copy_bytes_per_second=space.copy_bytes_per_second,
+        )
+        return HostTier(self.kv, HostPool(self.swap_slots), names, choice)
 
     def submit(
         self,
@@ -133,6 +155,7 @@ class Harness:
         happened = self.core.step()
         self.now += seconds
         check_books(self.kv)
+        self.scheduler.offload.check(idle=False)
         self._poison()
         self._listen()
         return happened
@@ -175,6 +198,10 @@ class Harness:
         free = {block.id for block in self.kv.pool.free_blocks()}
         self.fake.poison(block for block in free if block not in self._poisoned)
         self._poisoned = set(free)
+        if self.host is not None:
+            free_slots = {slot.id for slot in self.host.pool.free_slots()}
+            self.fake.poison_slots(slot for slot in free_slots if slot not in self._poisoned_slots)
+            self._poisoned_slots = set(free_slots)
 
     def _listen(self) -> None:
         frames, self.channel.frames = self.channel.frames, []

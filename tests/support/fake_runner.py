@@ -17,6 +17,8 @@ from kvik_engine.params import SamplingParams
 from kvik_engine.step import (
     BlockId,
     GroupKind,
+    HostSlot,
+    HostSpace,
     KVGroup,
     ModelFacts,
     Row,
@@ -117,6 +119,7 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         self.fail_rows: set[Row] = set()
         self.blocks: list[list[int]] = []
+        self.slots: list[list[int]] = []
         self._rows: dict[Row, _RowState] = {}
         self._launched: deque[StepPlan] = deque()
 
@@ -148,6 +151,15 @@ class FakeRunner:
         self.blocks = [[POISON] * self.block_tokens for _ in range(blocks + 1)]
         return len(self.blocks) * self.block_bytes
 
+    def allocate_host(self, slots: int) -> HostSpace:
+        self.slots = [[POISON] * self.block_tokens for _ in range(slots)]
+        return HostSpace(bytes=slots * self.block_bytes, copy_bytes_per_second=1e6, memory=memoryview(bytearray()))
+
+    def poison_slots(self, slots: Iterable[HostSlot]) -> None:
+        """As poison, for the swap space."""
+        for slot in slots:
+            self.slots[slot] = [POISON] * self.block_tokens
+
     def poison(self, blocks: Iterable[BlockId]) -> None:
         """Whoever still reads these blocks fails."""
         for block in blocks:
@@ -171,12 +183,24 @@ class FakeRunner:
             self._row(change.row).tables[change.group][change.index] = change.block
         for fork in plan.forks:
             self._fork(fork)
-        for copy in plan.copies:
-            self.blocks[copy.target] = list(self.blocks[copy.source])
+        self._move_blocks(plan)
         worked = [work.row for work in plan.work]
         self._expect(len(worked) == len(set(worked)), "a row has two works in one step")
         samples = [sample for work in plan.work for sample in self._run(work)]
         return StepResult(plan.step, tuple(samples), self.seconds)
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        for out in plan.swap_outs:
+            self.slots[out.slot] = self._content(self.blocks[out.block], f"block {out.block}")
+        for copy in plan.copies:
+            self.blocks[copy.target] = list(self.blocks[copy.source])
+        for back in plan.swap_ins:
+            self._expect(back.block != 0, "block 0 is scratch")
+            self.blocks[back.block] = self._content(self.slots[back.slot], f"slot {back.slot}")
+
+    def _content(self, values: list[int], where: str) -> list[int]:
+        self._expect(values[0] != POISON, f"{where} is copied, but was freed or never written")
+        return list(values)
 
     def _start(self, start: RowStart) -> None:
         self._expect(start.row not in self._rows, f"row {start.row} is in use")

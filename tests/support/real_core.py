@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvik_engine.config import EngineConfig
@@ -14,6 +14,7 @@ from kvik_engine.kv.check import check_books
 from kvik_engine.kv.sizing import Ledger, size_cache
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.runner import ModelRunner
+from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from tests.support.engine_harness import Heard, MemoryChannel
 
 
@@ -28,6 +29,8 @@ class Settings:
     prefix_cache: str = "radix"
     overlap: int = 0
     blocks: int = 1024
+    swap_slots: int = 0
+    preemption_mode: PreemptionMode = PreemptionMode.SWAP
 
 
 def engine_config(model: Path, *, dtype: str, device: str = "cpu", max_requests: int = 16) -> EngineConfig:
@@ -56,11 +59,14 @@ class RealCore:
                 "chunked_prefill_tokens": settings.chunk,
                 "max_batch_tokens": max(settings.chunk, config.max_requests),
                 "prefix_cache": settings.prefix_cache,
+                "preemption_mode": settings.preemption_mode.value,
             }
         )
         self.channel = MemoryChannel()
+        ledger = replace(allocate(runner, settings.blocks), swap_slots=settings.swap_slots)
+        host = runner.allocate_host(settings.swap_slots) if settings.swap_slots else None
         self.core = build_core(
-            config, runner, allocate(runner, settings.blocks), self.channel, time.monotonic, overlap=settings.overlap
+            config, runner, ledger, self.channel, time.monotonic, overlap=settings.overlap, host=host
         )
         self._next_id = 0
 
@@ -76,6 +82,7 @@ class RealCore:
                     self.channel.inbox.append(Submit(1, request_id, list(prompt), params, 1, 0, b"", float(request_id)))
             self.core.step()
             check_books(self.core.scheduler.kv)
+            self.core.scheduler.offload.check(idle=False)
             self._listen(heard)
         self.core.check_idle()
         return [heard[request_id] for request_id in range(first, self._next_id)]

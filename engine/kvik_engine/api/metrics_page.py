@@ -102,7 +102,23 @@ class _CoreCollector(Collector):
             "kvik_preemptions", "Preempted requests by mode.", labels=["model_name", "mode"]
         )
         preemptions.add_metric([self._config.model_name, "recompute"], stats.preemptions_recompute_total)
+        preemptions.add_metric([self._config.model_name, "swap"], stats.preemptions_swap_total)
         yield preemptions
+        if stats.swap_blocks_total:
+            yield from self._swap(stats)
+
+    def _swap(self, stats: CoreStats) -> Iterator[Metric]:
+        total, owned, cached = stats.swap_blocks_total, stats.swap_blocks_owned, stats.swap_blocks_cached
+        blocks = GaugeMetricFamily("kvik_swap_blocks", "Blocks of the swap space.", labels=["model_name", "state"])
+        for state, count in (("owned", owned), ("cached", cached), ("free", total - owned - cached)):
+            blocks.add_metric([self._config.model_name, state], count)
+        yield blocks
+        moved = CounterMetricFamily(
+            "kvik_swapped_blocks", "Blocks copied to and from the swap space.", labels=["model_name", "direction"]
+        )
+        moved.add_metric([self._config.model_name, "out"], stats.swapped_out_blocks_total)
+        moved.add_metric([self._config.model_name, "in"], stats.swapped_in_blocks_total)
+        yield moved
 
     def _work(self, stats: CoreStats) -> Iterator[Metric]:
         yield self._value("kvik_num_requests_running", "Requests that hold a row.", stats.running)

@@ -42,6 +42,11 @@ class KVCache:
     def bytes(self) -> int:
         return self.buffer.numel() * self.buffer.element_size()
 
+    @property
+    def regions(self) -> Tensor:
+        """All blocks as bytes, uint8 [blocks + 1, block bytes]: what swap, disk and transfer move."""
+        return self.buffer.view(self.buffer.shape[0], -1).view(torch.uint8)
+
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole blocks, all layers: int64 [copies] each, on the device. All reads happen before all writes."""
         self.buffer.index_copy_(0, targets, self.buffer.index_select(0, sources))

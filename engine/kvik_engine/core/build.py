@@ -10,25 +10,40 @@ from kvik_engine.core.loop import Channel, EngineCore, Serving
 from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
+from kvik_engine.kv.content_names import ContentNames, NamingCache
+from kvik_engine.kv.host_pool import HostPool
+from kvik_engine.kv.host_tier import HostTier
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
-from kvik_engine.kv.sizing import Ledger, size_cache
+from kvik_engine.kv.sizing import Ledger, size_cache, swap_slots
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
-from kvik_engine.step import KVGroup, ModelFacts, Runner
+from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
+from kvik_engine.step import HostSpace, KVGroup, ModelFacts, Runner
 
 
 def size(config: EngineConfig, facts: ModelFacts) -> Ledger:
-    """The KV ledger of this model on this device; StartError when the cache would be too small."""
+    """The KV ledger of this model on this device; StartError when the cache or the swap space does not fit.
+
+    Where the host's memory is the device's, the swap space is taken from it before the cache.
+    """
+    slots = swap_slots(
+        swap_space=config.swap_space,
+        block_bytes=facts.groups[0].block_bytes,
+        host_bytes_total=facts.device_bytes_total if facts.host_bytes_total is None else facts.host_bytes_total,
+        host_bytes_used=facts.device_bytes_used if facts.host_bytes_used is None else facts.host_bytes_used,
+    )
+    of_the_device = config.swap_space if facts.host_bytes_total is None else 0
     return size_cache(
         facts.groups,
         model_context=facts.context_length,
         context_limit=config.max_context_tokens,
         kv_cache_size=config.kv_cache_size,
         memory_fraction=config.memory_fraction,
-        device_bytes_total=facts.device_bytes_total,
+        device_bytes_total=facts.device_bytes_total - of_the_device,
         device_bytes_used=facts.device_bytes_used,
+        swap_slots=slots,
     )
 
 
@@ -41,18 +56,41 @@ def build_core(
     *,
     overlap: int,
     strategy: Strategy = PRODUCT,
+    host: HostSpace | None = None,
 ) -> EngineCore:
-    """An engine core over a runner whose pool is allocated as the ledger says."""
+    """An engine core over a runner whose pool, and swap space if there is any, are allocated as the ledger says."""
     facts = runner.facts
     step_limits = limits(config)
-    kv = strategy.kv(facts, ledger, prefix_cache(config, facts.groups), step_limits.max_batch_tokens)
-    scheduler = Scheduler(step_limits, kv, batching=strategy.batching(), room=strategy.room())
+    names = ContentNames(ledger.block_tokens)
+    cache = prefix_cache(config, facts.groups)
+    if host is not None and config.prefix_cache != "disabled":
+        cache = NamingCache(cache, names, ledger.block_tokens)
+    kv = strategy.kv(facts, ledger, cache, step_limits.max_batch_tokens)
+    offload = (
+        None if host is None else HostTier(kv, HostPool(ledger.swap_slots), names, swap_choice(config, ledger, host))
+    )
+    scheduler = Scheduler(step_limits, kv, offload=offload, batching=strategy.batching(), room=strategy.room())
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
         max_queued_requests=config.max_queued_requests,
         overlap=overlap,
     )
     return EngineCore(serving, scheduler, runner, channel, clock)
+
+
+def swap_choice(config: EngineConfig, ledger: Ledger, host: HostSpace) -> SwapOrRecompute:
+    """How preempted requests keep their KV; StartError ConfigInvalid for an unknown mode."""
+    if config.preemption_mode not in list(PreemptionMode):
+        modes = ", ".join(PreemptionMode)
+        raise StartError(
+            StartReason.CONFIG_INVALID, f"preemption-mode {config.preemption_mode!r} is not one of {modes}"
+        )
+    return SwapOrRecompute(
+        mode=PreemptionMode(config.preemption_mode),
+        threshold_tokens=config.swap_threshold_tokens,
+        bytes_per_token=ledger.bytes_per_token,
+        copy_bytes_per_second=host.copy_bytes_per_second,
+    )
 
 
 def limits(config: EngineConfig) -> Limits:

@@ -93,6 +93,7 @@ class EngineCore:
         assert not self.busy
         assert not self._requests, "a request ended and was not forgotten"
         check_idle(self.scheduler.kv)
+        self.scheduler.offload.check(idle=True)
 
     def _take(self, message: ToCore | Gone) -> None:
         match message:

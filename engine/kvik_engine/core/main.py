@@ -27,7 +27,9 @@ from kvik_engine.ipc.core_channel import CoreChannel
 from kvik_engine.ipc.framing import core_socket
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, STALL_SECONDS, HeartbeatWriter, Phase
 from kvik_engine.ipc.messages import Hello
+from kvik_engine.kv.sizing import Ledger
 from kvik_engine.log import configure_logging
+from kvik_engine.step import HostSpace, SwapSpace
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,8 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
         heartbeat.beat(Phase.STARTING)
 
     progress("loading the model")
-    runner = with_faults(load_runner(config, progress), os.environ.get(ENVIRONMENT, ""))
+    model_runner = load_runner(config, progress)
+    runner = with_faults(model_runner, os.environ.get(ENVIRONMENT, ""))
     ledger = size(config, runner.facts)
     log.info(str(ledger))
     if ledger.context < min(ledger.model_context, config.max_context_tokens or ledger.model_context):
@@ -87,6 +90,7 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
     progress("allocating the KV cache")
     allocated = runner.allocate(ledger.blocks)
     assert allocated == ledger.allocated_bytes, f"the ledger says {ledger.allocated_bytes}, {allocated} were allocated"
+    host = allocate_swap_space(model_runner, ledger)
     progress("warming up")
     warmed = warm_up(runner, limits(config), ledger)
     heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
@@ -96,13 +100,22 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
-    core = build_core(config, runner, ledger, channel, time.monotonic, overlap=OVERLAP)
+    core = build_core(config, runner, ledger, channel, time.monotonic, overlap=OVERLAP, host=host)
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:
         run(core, heartbeat, stop)
     finally:
         heartbeat.beat(Phase.STOPPING)
         channel.close()
+
+
+def allocate_swap_space(runner: SwapSpace, ledger: Ledger) -> HostSpace | None:
+    """The host pool and how fast blocks move to and from it; None without one."""
+    if not ledger.swap_slots:
+        return None
+    host = runner.allocate_host(ledger.swap_slots)
+    log.info("swap space", extra={"blocks": ledger.swap_slots, "copy_bytes_per_second": host.copy_bytes_per_second})
+    return host
 
 
 def run(core: EngineCore, heartbeat: HeartbeatWriter, stop: StopFlag) -> None:

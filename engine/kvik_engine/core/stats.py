@@ -29,7 +29,7 @@ class Stats:
         self.prefill_tokens_per_second = speed if known is None else known + _SMOOTHING * (speed - known)
 
     def snapshot(self, scheduler: Scheduler) -> CoreStats:
-        kv, counters = scheduler.kv, scheduler.counters
+        kv, counters, offload = scheduler.kv, scheduler.counters, scheduler.offload.use
         return CoreStats(
             step=self.steps,
             kv_blocks_total=kv.pool.total,
@@ -40,7 +40,13 @@ class Stats:
             waiting=len(scheduler.waiting),
             waiting_prompt_tokens=waiting_prompt_tokens(scheduler),
             refused_total=self.refused,
-            preemptions_recompute_total=counters.preemptions,
+            preemptions_recompute_total=counters.preemptions - counters.swaps,
+            preemptions_swap_total=counters.swaps,
+            swap_blocks_total=offload.total,
+            swap_blocks_owned=offload.owned,
+            swap_blocks_cached=offload.cached,
+            swapped_out_blocks_total=offload.swapped_out,
+            swapped_in_blocks_total=offload.swapped_in,
             prefix_query_tokens_total=counters.prefix_query_tokens,
             prefix_hit_tokens_total=counters.prefix_hit_tokens,
             prompt_tokens_total=counters.prompt_tokens,

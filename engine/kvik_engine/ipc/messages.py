@@ -106,6 +106,13 @@ class CoreStats(msgspec.Struct, frozen=True):
     waiting_prompt_tokens: int
     refused_total: int
     preemptions_recompute_total: int
+    preemptions_swap_total: int
+    swap_blocks_total: int
+    """Slots of the host pool; 0 without swap space."""
+    swap_blocks_owned: int
+    swap_blocks_cached: int
+    swapped_out_blocks_total: int
+    swapped_in_blocks_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
     prompt_tokens_total: int

@@ -23,6 +23,8 @@ class BlockPool:
         self._free = list(reversed(self.blocks))
         self._cached = LruList()
         self._forget = forget
+        self.evicting: Callable[[Block], None] = lambda block: None
+        """Told of a cached block that is given to somebody else, while its content is still there."""
 
     @property
     def total(self) -> int:
@@ -48,7 +50,7 @@ class BlockPool:
     def take(self, group: int) -> Block:
         """A block without content, for one holder. There must be one available."""
         if not self._free:
-            self.forget(self._cached.oldest)
+            self._evict(self._cached.oldest)
         block = self._free.pop()
         assert block.entry is None, block
         assert block.idle, block
@@ -64,6 +66,11 @@ class BlockPool:
         for block in blocks:
             block.holders = 1
             block.group = 0
+
+    def _evict(self, block: Block) -> None:
+        """Free a cached block, and what is not found without it; the block itself is taken next."""
+        self.evicting(block)
+        self.uncache(sorted(self._forget(block), key=lambda lost: lost is block))
 
     def hold(self, block: Block) -> None:
         """One holder more; a cached block becomes owned."""

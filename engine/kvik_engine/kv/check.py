@@ -9,7 +9,7 @@ from kvik_engine.kv.manager import KVManager
 
 
 class BooksDoNotBalance(RuntimeError):
-    """A block was lost, given twice or counted wrongly: a bug."""
+    """A block or a slot was lost, given twice or counted wrongly: a bug."""
 
 
 def check_books(kv: KVManager) -> None:

@@ -178,6 +178,20 @@ class KVManager:
         copies = self._copy_part(holding, hit.part, step) if hit.part else ()
         return Started(self.tables(branch), copies)
 
+    def adopt(self, branch: Branch, tables: Sequence[Sequence[Block]], *, tokens: int, indexed: int) -> None:
+        """The branch becomes one more holder of blocks that hold, or are about to get, its first `tokens` tokens.
+
+        Entries behind a window are left out. Of the first `indexed` tokens the prefix cache knows.
+        """
+        assert branch not in self._holdings
+        firsts = [first_needed(group, tokens) for group in self.groups]
+        own = tuple([SCRATCH] * first + list(table[first:]) for table, first in zip(tables, firsts, strict=True))
+        holding = Holding(own, firsts, indexed // self.block_tokens)
+        for block in holding.blocks():
+            assert block is not SCRATCH, "a block of the window is missing"
+            self.pool.hold(block)
+        self._holdings[branch] = holding
+
     def can_fork(self, source: Branch, tokens: int) -> bool:
         """Whether `source` still holds all that a branch needs to go on from its first `tokens` tokens."""
         holding = self._holdings[source]
@@ -278,8 +292,13 @@ class KVManager:
                 if index < first:
                     continue
                 if in_flight is not None:
-                    self._pin(table[index], in_flight)
+                    self.pin(table[index], in_flight)
                 self.pool.drop(table[index])
+
+    def pin(self, block: Block, step: int) -> None:
+        """Step `step` reads or writes the owned block: it is not reused before that is settled."""
+        self.pool.pin(block)
+        self._pinned.setdefault(step, []).append(block)
 
     def settle(self, step: int) -> None:
         """Step `step` is done: what was pinned for it is no longer read or written. Steps are settled in order."""
@@ -314,7 +333,7 @@ class KVManager:
         """
         for source in part.sources:
             self.pool.hold(source)
-            self._pin(source, step)
+            self.pin(source, step)
             self.pool.drop(source)
         copies: list[BlockCopy] = []
         for group, (table, source) in enumerate(zip(holding.tables, part.sources, strict=True)):
@@ -335,11 +354,7 @@ class KVManager:
             if shared.holders > 1:
                 own = self.pool.take(group)
                 table[index] = own
-                self._pin(shared, step)
+                self.pin(shared, step)
                 self.pool.drop(shared)
                 copies.append(OwnCopy(group, index, BlockCopy(shared.id, own.id)))
         return tuple(copies)
-
-    def _pin(self, block: Block, step: int) -> None:
-        self.pool.pin(block)
-        self._pinned.setdefault(step, []).append(block)

@@ -3,6 +3,7 @@
 bytes per token = sum over KV groups of block_bytes / block_tokens
 capacity        = kv_cache_size, or memory_fraction x device total - what is used without a cache
 blocks          = capacity / block bytes - 1 (the scratch block)
+swap slots      = swap_space / block bytes; where the host's memory is the device's, it is taken from the total first
 served context  = min(the model's, the user's limit, what the blocks hold)
 """
 
@@ -32,6 +33,8 @@ class Ledger:
     context: int
     """Tokens that one request may have, prompt and output."""
     model_context: int
+    swap_slots: int = 0
+    """Blocks that the swap space holds."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -43,6 +46,7 @@ class Ledger:
             f"KV cache: {self.blocks} blocks of {self.block_tokens} tokens = {self.max_tokens} tokens, "
             f"{self.bytes_per_token} bytes a token, {self.allocated_bytes / (1 << 20):.0f} MiB; "
             f"served context {self.context} of the model's {self.model_context} tokens"
+            + (f"; swap space for {self.swap_slots} blocks" if self.swap_slots else "")
         )
 
 
@@ -55,6 +59,7 @@ def size_cache(
     memory_fraction: float,
     device_bytes_total: int,
     device_bytes_used: int,
+    swap_slots: int = 0,
 ) -> Ledger:
     """Size the cache. Raises StartError InsufficientMemory when it would hold too little or not fit the device."""
     block_tokens, block_bytes = groups[0].block_tokens, groups[0].block_bytes
@@ -93,12 +98,29 @@ def size_cache(
         max_tokens=tokens,
         context=min(tokens, model_context, context_limit or model_context),
         model_context=model_context,
+        swap_slots=swap_slots,
     )
 
 
 def device_bytes(cache_bytes: int, device_bytes_used: int, memory_fraction: float) -> int:
     """The smallest device whose `memory_fraction` holds what is used without a cache, and a cache of `cache_bytes`."""
     return math.ceil((cache_bytes + device_bytes_used) / memory_fraction)
+
+
+def swap_slots(*, swap_space: int, block_bytes: int, host_bytes_total: int, host_bytes_used: int) -> int:
+    """Blocks that the swap space holds. Raises StartError when the host's memory or one block is too large for it."""
+    if swap_space > host_bytes_total - host_bytes_used:
+        raise StartError(
+            StartReason.INSUFFICIENT_MEMORY,
+            f"--swap-space {_mib(swap_space)} does not fit: the host has {_mib(host_bytes_total)}, "
+            f"{_mib(host_bytes_used)} are in use",
+        )
+    slots = swap_space // block_bytes
+    if swap_space and not slots:
+        raise StartError(
+            StartReason.CONFIG_INVALID, f"--swap-space {swap_space} bytes is less than a block of {block_bytes}"
+        )
+    return slots
 
 
 def _mib(size: int) -> str:

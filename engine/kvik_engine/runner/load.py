@@ -22,7 +22,7 @@ from kvik_engine.models.served import served_config
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
-from kvik_engine.runner.memory import MemoryUse, PeakMemory, return_freed_memory
+from kvik_engine.runner.memory import MemoryUse, PeakMemory, host_memory, return_freed_memory
 from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
@@ -79,6 +79,7 @@ def make_runner(
     memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
     return_freed_memory()
     served = served_config(config)
+    host = host_memory(tensors.device)
     facts = ModelFacts(
         vocab_size=config.vocab_size,
         context_length=served.context_length,
@@ -89,6 +90,8 @@ def make_runner(
         groups=kv_groups(served, limits.block_tokens, DTYPES[dtype].itemsize),
         device_bytes_total=memory.total,
         device_bytes_used=memory.used,
+        host_bytes_total=None if host is None else host.total,
+        host_bytes_used=None if host is None else host.used,
         startup_seconds={"weights_loaded": loaded - started, "compiled": time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)

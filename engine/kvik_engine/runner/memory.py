@@ -89,6 +89,11 @@ def machine_memory(root: Path) -> MemoryUse:
     return MemoryUse(values["MemTotal"], values["MemTotal"] - values["MemAvailable"])
 
 
+def host_memory(device: torch.device, root: Path = Path("/")) -> MemoryUse | None:
+    """The host's memory beside an accelerator's own; None on a CPU, whose memory it is."""
+    return None if device.type == "cpu" else cgroup_memory(root) or machine_memory(root)
+
+
 def return_freed_memory() -> None:
     """Give what the C allocator holds free back to the system; does nothing without glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

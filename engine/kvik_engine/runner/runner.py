@@ -15,8 +15,9 @@ from kvik_engine.runner.dtypes import DTYPES
 from kvik_engine.runner.inputs import SamplingInputs, gather_inputs, gather_sampling
 from kvik_engine.runner.results import PendingResult
 from kvik_engine.runner.rows import RowTable
+from kvik_engine.runner.swap import HostMemory
 from kvik_engine.sampling.sampler import sample
-from kvik_engine.step import ModelFacts, StepPlan, StepResult
+from kvik_engine.step import HostSpace, ModelFacts, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class ModelRunner:
         self._device = torch.device(facts.device)
         self._cache: KVCache | None = None
         self._rows: RowTable | None = None
+        self._host: HostMemory | None = None
         self._pending: deque[PendingResult] = deque()
 
     @property
@@ -66,15 +68,18 @@ class ModelRunner:
         )
         return self._cache.bytes
 
+    def allocate_host(self, slots: int) -> HostSpace:
+        assert self._cache is not None, "allocate comes first"
+        self._host = HostMemory(self._cache.regions, slots)
+        return self._host.measure()
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         assert self._cache is not None, "allocate comes first"
         assert self._rows is not None
         pending = PendingResult(plan.step, self._device, time.perf_counter())
         self._settle_rows(plan, self._rows)
-        if plan.copies:
-            pairs = torch.tensor([(copy.source, copy.target) for copy in plan.copies]).to(self._device)
-            self._cache.copy_blocks(pairs[:, 0], pairs[:, 1])
+        self._move_blocks(plan, self._cache)
         if plan.work:
             self._run(plan, self._cache, self._rows, pending)
         pending.launched()
@@ -82,6 +87,17 @@ class ModelRunner:
 
     def collect(self) -> StepResult:
         return self._pending.popleft().wait()
+
+    def _move_blocks(self, plan: StepPlan, cache: KVCache) -> None:
+        if plan.swap_outs:
+            assert self._host is not None, "allocate_host comes first"
+            self._host.swap_out(plan.swap_outs)
+        if plan.copies:
+            pairs = torch.tensor([(copy.source, copy.target) for copy in plan.copies]).to(self._device)
+            cache.copy_blocks(pairs[:, 0], pairs[:, 1])
+        if plan.swap_ins:
+            assert self._host is not None, "allocate_host comes first"
+            self._host.swap_in(plan.swap_ins)
 
     def _settle_rows(self, plan: StepPlan, rows: RowTable) -> None:
         for row in plan.ended:

@@ -71,7 +71,7 @@ def owed(request: Request, kv: KVManager) -> int:
 
 def _owed_to(branch: Branch, kv: KVManager) -> int:
     request = branch.request
-    if branch.life is Life.RUNNING:
+    if branch.life is not Life.WAITING:
         return 0 if branch.decoding else kv.growth(branch, branch.known)
     if branch is request.leader:
         return kv.needed([branch.known])

@@ -25,7 +25,7 @@ def begin_step(
         for branch in request.branches:
             if branch.decoding:
                 decodes.append(branch)
-            elif branch.life is Life.WAITING or (branch.life is Life.RUNNING and branch.todo):
+            elif branch.life in (Life.WAITING, Life.LOADING) or (branch.life is Life.RUNNING and branch.todo):
                 (head_prompts if request is head else prompts[request.slo_class]).append(branch)
     decodes.sort(key=lambda branch: branch.request is not head)
     prefilling = {branch.request for branches in (head_prompts, *prompts.values()) for branch in branches}

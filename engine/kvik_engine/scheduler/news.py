@@ -26,6 +26,8 @@ class Counters:
     """Totals since the start."""
 
     preemptions: int = 0
+    swaps: int = 0
+    """Preemptions that kept the KV in the host's memory."""
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     prompt_tokens: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kvik_engine.kv.manager import Prepared, Tables
 from kvik_engine.request import Branch, Request
-from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, TableChange
+from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, SwapIn, SwapOut, TableChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PlanBuilder:
         self.scheduled.add(branch.request)
         self.tokens_left -= upto - start
 
-    def plan(self, ended: tuple[Row, ...]) -> StepPlan:
+    def plan(self, ended: tuple[Row, ...], swap_outs: tuple[SwapOut, ...], swap_ins: tuple[SwapIn, ...]) -> StepPlan:
         return StepPlan(
             step=self.step,
             work=tuple(self._work),
@@ -110,6 +110,8 @@ class PlanBuilder:
             forks=tuple(self._forks),
             copies=tuple(self._copies),
             changes=tuple(self._changes),
+            swap_outs=swap_outs,
+            swap_ins=swap_ins,
         )
 
     def record(self) -> PlannedStep:

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kvik_engine.kv.manager import KVManager
+from kvik_engine.kv.offload import NoOffload, Offload
+from kvik_engine.kv.prefix_cache import Hit
 from kvik_engine.request import Branch, Finish, Life, Request
 from kvik_engine.scheduler import admission, shares
 from kvik_engine.scheduler.batching import Batching, ContinuousBatching
@@ -35,10 +37,17 @@ class Scheduler:
     """Admits requests, plans steps, settles them. Single-threaded; the core's loop is the only caller."""
 
     def __init__(
-        self, limits: Limits, kv: KVManager, *, batching: Batching | None = None, room: Room | None = None
+        self,
+        limits: Limits,
+        kv: KVManager,
+        *,
+        offload: Offload | None = None,
+        batching: Batching | None = None,
+        room: Room | None = None,
     ) -> None:
-        """Without `batching` and `room`: continuous batching over paged memory."""
+        """By default continuous batching over paged memory, and what is preempted is computed again."""
         self.kv = kv
+        self.offload = offload or NoOffload()
         self.counters = Counters()
         self.waiting = WaitingQueue(PIN_AFTER, served := ServiceCounters())
         self._served = served
@@ -105,11 +114,11 @@ class Scheduler:
                 self._plan_prompt(step, branch)
             self._admit(step, slo_class)
         self._batching.planned(tokens_left=min(step.prefill_left, step.tokens_left) > 0)
-        if step.empty:
+        if step.empty and not self.offload.pending:
             return None
         self._step = step.step
         self._in_flight.append(step.record())
-        return step.plan(self._rows.take_ended())
+        return step.plan(self._rows.take_ended(), *self.offload.take(step.step))
 
     def settle(self, result: StepResult) -> tuple[list[News], int]:
         """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""
@@ -126,6 +135,7 @@ class Scheduler:
                 for branch in work.branches:
                     self._take(branch, next(samples), news)
         self.kv.settle(planned.step)
+        self.offload.settle(planned.step, result.seconds, planned.prefill_tokens)
         return news, planned.prefill_tokens
 
     def _begin(self, now: float) -> PlanBuilder:
@@ -192,6 +202,9 @@ class Scheduler:
             return  # it started as a fork within this step
         if branch.life is Life.RUNNING:
             self._schedule_chunk(step, branch)
+        elif branch.life is Life.LOADING:
+            if self.offload.ready(branch):
+                self._start_loaded(step, branch)
         elif branch.life is Life.WAITING and self._may_start(branch):
             self._start(step, branch)
 
@@ -259,12 +272,14 @@ class Scheduler:
         if branch is leader:
             return True
         assert leader is not None
-        return branch.forked and leader.scheduled >= self._whole_prompt(branch)
+        return branch.forked and leader.life is not Life.LOADING and leader.scheduled >= self._whole_prompt(branch)
 
     def _start(self, step: PlanBuilder, branch: Branch) -> None:
         """Start a branch from what the prefix cache or its leader has, and compute its first chunk."""
         kv, request = self.kv, branch.request
         hit = kv.find(branch)
+        if self._load(step, branch, hit):
+            return
         shared = self._shared_tokens(branch)
         forks = shared > 0 and shared >= hit.tokens
         known = shared if forks else hit.tokens
@@ -286,6 +301,27 @@ class Scheduler:
             step.start(branch, started.tables, started.copies)
         self._count_prefix_hit(request, known)
         self._schedule_chunk(step, branch)
+
+    def _load(self, step: PlanBuilder, branch: Branch, hit: Hit) -> bool:
+        """Bring KV back that is kept elsewhere. True: the branch is Loading, or must wait for the blocks for it."""
+        load = self.offload.find(branch, hit)
+        if load is None:
+            return False
+        if self._get_blocks(step, branch.request, lambda: load.missing):
+            step.scheduled.add(branch.request)
+            return self.offload.begin(load, step.step)
+        return True
+
+    def _start_loaded(self, step: PlanBuilder, branch: Branch) -> None:
+        """All blocks of a Loading branch are filled: compute its next chunk."""
+        kv, known = self.kv, branch.scheduled
+        upto = min(branch.known, known + min(step.prefill_left, step.tokens_left))
+        if self._get_blocks(step, branch.request, lambda: kv.missing(branch, upto)):
+            self.offload.started(branch)
+            branch.start(len(branch.tokens), computed=known, scheduled=known)
+            step.start(branch, kv.tables(branch))
+            self._count_prefix_hit(branch.request, known)
+            self._schedule_chunk(step, branch)
 
     def _shared_tokens(self, branch: Branch) -> int:
         """Tokens that a preempted branch takes over from its leader: those in the whole blocks of the prompt."""
@@ -349,11 +385,12 @@ class Scheduler:
         return True
 
     def _preempt(self, step: PlanBuilder, victim: Request) -> None:
-        """Take rows and blocks from a request; it keeps its tokens and computes them again later."""
+        """Take rows and blocks from a request; it keeps its tokens. Their KV is kept elsewhere or computed again."""
+        self.counters.swaps += self.offload.give_way(victim, step.step)
         for branch in victim.live:
             self.kv.release(branch)
             self._rows.give_back(branch)
-            if branch.life is Life.RUNNING:
+            if branch.life is not Life.WAITING:
                 branch.preempt()
         self.running.remove(victim)
         victim.preempt()
@@ -390,6 +427,7 @@ class Scheduler:
         """End a branch, and its request with the last one."""
         request = branch.request
         self.kv.release(branch, accepted)
+        self.offload.end(branch, accepted)
         self._rows.give_back(branch)
         branch.end(finish)
         if request.live:

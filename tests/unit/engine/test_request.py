@@ -8,7 +8,11 @@ from kvik_engine.step import Row
 
 LEGAL = {
     (Life.WAITING, LifeEvent.START): Life.RUNNING,
+    (Life.WAITING, LifeEvent.LOAD): Life.LOADING,
     (Life.WAITING, LifeEvent.FINISH): Life.FINISHED,
+    (Life.LOADING, LifeEvent.START): Life.RUNNING,
+    (Life.LOADING, LifeEvent.PREEMPT): Life.WAITING,
+    (Life.LOADING, LifeEvent.FINISH): Life.FINISHED,
     (Life.RUNNING, LifeEvent.PREEMPT): Life.WAITING,
     (Life.RUNNING, LifeEvent.FINISH): Life.FINISHED,
 }
@@ -50,18 +54,21 @@ def test_branches_and_requests_live_by_the_same_table(life: Life, event: LifeEve
     request.life = branch.life = life
     on_request = {LifeEvent.START: request.start, LifeEvent.PREEMPT: request.preempt, LifeEvent.FINISH: request.end}
     on_branch = {
+        LifeEvent.LOAD: lambda: branch.load(4, 1, computed=0),
         LifeEvent.START: lambda: branch.start(5, computed=0, scheduled=0),
         LifeEvent.PREEMPT: branch.preempt,
         LifeEvent.FINISH: lambda: branch.end(Finish.STOP),
     }
-    for act in (on_request[event], on_branch[event]):
+    acts = [on_branch[event], *([on_request[event]] if event in on_request else [])]
+    for act in acts:
         if (life, event) in LEGAL:
             act()
         else:
             with pytest.raises(IllegalTransition):
                 act()
     want = LEGAL.get((life, event), life)
-    assert (request.life, branch.life) == (want, want)
+    assert branch.life is want
+    assert request.life is (want if event in on_request else life)
 
 
 def test_the_next_step_can_be_planned_before_the_last_one_is_settled() -> None:

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvik_engine.api.app import probe_app
@@ -18,6 +19,7 @@ from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
 from tests.support.live_api import MODEL, LiveApi, engine_config
+from tests.support.scripted_core import stats
 
 LOAD_KEYS = {
     *("schema", "state", "step", "kv_blocks_used", "kv_blocks_total", "running", "waiting", "refused_total"),
@@ -80,6 +82,32 @@ async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
     assert page.render() is first
     now += 0.3
     assert page.render() is not first
+
+
+async def test_the_swap_space_has_its_metrics_where_there_is_one(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rendered(**counts: float) -> list[str]:
+        monkeypatch.setattr(api.client, "stats", stats(**counts))
+        page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL)).render().decode()
+        return [line for line in page.splitlines() if "swap" in line and not line.startswith("#")]
+
+    name = f'model_name="{MODEL}"'
+    assert rendered() == [f'kvik_preemptions_total{{mode="swap",{name}}} 0.0']
+    with_space = rendered(
+        preemptions_swap_total=3,
+        swap_blocks_total=10,
+        swap_blocks_owned=4,
+        swap_blocks_cached=5,
+        swapped_out_blocks_total=12,
+        swapped_in_blocks_total=8,
+    )
+    assert with_space == [
+        f'kvik_preemptions_total{{mode="swap",{name}}} 3.0',
+        f'kvik_swap_blocks{{{name},state="owned"}} 4.0',
+        f'kvik_swap_blocks{{{name},state="cached"}} 5.0',
+        f'kvik_swap_blocks{{{name},state="free"}} 1.0',
+        f'kvik_swapped_blocks_total{{direction="out",{name}}} 12.0',
+        f'kvik_swapped_blocks_total{{direction="in",{name}}} 8.0',
+    ]
 
 
 async def test_counts_of_ended_choices_by_reason(api: LiveApi) -> None:

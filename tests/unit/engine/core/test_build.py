@@ -8,6 +8,7 @@ import pytest
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, prefix_cache, size
+from kvik_engine.core.main import allocate_swap_space
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.kv.prefix_cache import NoPrefixCache
@@ -84,3 +85,75 @@ def test_the_prefix_cache_is_chosen_by_name(tmp_path: Path) -> None:
     assert isinstance(prefix_cache(make_config(tmp_path, prefix_cache="disabled"), groups), NoPrefixCache)
     with pytest.raises(StartError, match="radish"):
         prefix_cache(make_config(tmp_path, prefix_cache="radish"), groups)
+
+
+def test_on_a_cpu_the_swap_space_is_taken_before_the_cache(tmp_path: Path) -> None:
+    runner = FakeRunner(device_bytes_total=64 * 1000)
+    config = make_config(tmp_path, kv_cache_size=None, memory_fraction=0.5)
+    assert size(config, runner.facts).blocks == 499
+    ledger = size(replace(config, swap_space=64 * 400), runner.facts)
+    assert (ledger.blocks, ledger.swap_slots) == (299, 400)
+    assert "swap space for 400 blocks" in str(ledger)
+
+
+def test_beside_an_accelerator_the_swap_space_takes_nothing_from_the_cache(tmp_path: Path) -> None:
+    facts = replace(FakeRunner().facts, host_bytes_total=64 * 500, host_bytes_used=64 * 100)
+    ledger = size(make_config(tmp_path, swap_space=64 * 400), facts)
+    assert (ledger.blocks, ledger.swap_slots) == (199, 400)
+
+
+@pytest.mark.parametrize(
+    ("facts", "swap_space", "reason"),
+    [
+        pytest.param({}, (1 << 30) + 1, StartReason.INSUFFICIENT_MEMORY, id="more-than-the-machine"),
+        pytest.param({"device_bytes_used": 64}, 1 << 30, StartReason.INSUFFICIENT_MEMORY, id="more-than-is-left"),
+        pytest.param(
+            {"host_bytes_total": 1000, "host_bytes_used": 100},
+            901,
+            StartReason.INSUFFICIENT_MEMORY,
+            id="more-than-the-host-beside-an-accelerator",
+        ),
+        pytest.param({}, 63, StartReason.CONFIG_INVALID, id="less-than-a-block"),
+    ],
+)
+def test_a_swap_space_that_cannot_be_is_a_start_error_that_names_the_flag(
+    facts: dict[str, int], swap_space: int, reason: StartReason, tmp_path: Path
+) -> None:
+    with pytest.raises(StartError, match="--swap-space") as error:
+        size(make_config(tmp_path, swap_space=swap_space), replace(FakeRunner().facts, **facts))  # type: ignore[arg-type]
+    assert error.value.reason is reason
+
+
+def test_without_swap_space_nothing_is_allocated_on_the_host(tmp_path: Path) -> None:
+    runner = FakeRunner()
+    ledger = size(make_config(tmp_path), runner.facts)
+    assert allocate_swap_space(runner, ledger) is None
+    assert runner.slots == []
+
+
+def test_the_swap_space_is_what_the_ledger_says(tmp_path: Path) -> None:
+    config, runner = make_config(tmp_path, swap_space=64 * 30, preemption_mode="swap"), FakeRunner()
+    ledger = size(config, runner.facts)
+    runner.allocate(ledger.blocks)
+    host = allocate_swap_space(runner, ledger)
+    core = build_core(config, runner, ledger, MemoryChannel(), time.monotonic, overlap=0, host=host)
+    stats = core.stats.snapshot(core.scheduler)
+    assert len(runner.slots) == stats.swap_blocks_total == 30
+    assert (stats.swap_blocks_owned, stats.swap_blocks_cached) == (0, 0)
+
+
+def test_an_unknown_preemption_mode_is_refused(tmp_path: Path) -> None:
+    config = make_config(tmp_path, swap_space=64 * 30, preemption_mode="drop")
+    runner = FakeRunner()
+    ledger = size(config, runner.facts)
+    runner.allocate(ledger.blocks)
+    with pytest.raises(StartError, match="preemption-mode"):
+        build_core(
+            config,
+            runner,
+            ledger,
+            MemoryChannel(),
+            time.monotonic,
+            overlap=0,
+            host=runner.allocate_host(ledger.swap_slots),
+        )

@@ -16,12 +16,15 @@ from kvik_engine.runner.runner import ModelRunner
 from kvik_engine.step import (
     BlockCopy,
     BlockId,
+    HostSlot,
     Row,
     RowFork,
     RowStart,
     RowWork,
     Sample,
     StepPlan,
+    SwapIn,
+    SwapOut,
     TableChange,
 )
 from tests.support.plan_driver import GREEDY, DrivenRequest, PlanDriver
@@ -255,3 +258,34 @@ def test_what_the_pool_takes_is_what_the_groups_say() -> None:
     (group,) = runner.facts.groups
 
     assert runner.allocate(99) == 100 * group.block_bytes
+
+
+def test_a_row_goes_on_from_blocks_that_were_swapped_out_and_in_elsewhere() -> None:
+    """In one step the old blocks go out and another row writes into them; a later step brings them back elsewhere."""
+    runner = tiny_runner(blocks=BLOCKS, rows=ROWS)
+    runner.allocate_host(8)
+    first, second = prompt(12), prompt(11)
+    whole = 12 // BLOCK_TOKENS
+    old = tuple(BlockId(1 + n) for n in range(whole))
+    new = tuple(BlockId(50 + n) for n in range(whole + 1))
+    slots = [HostSlot(7 - n) for n in range(whole)]
+
+    def start(row: int, tokens: list[int], blocks: tuple[BlockId, ...] = ()) -> RowStart:
+        return RowStart(Row(row), tokens, len(tokens), 0, GREEDY, (blocks,))
+
+    def work(row: int, at: int, length: int, blocks: tuple[BlockId, ...]) -> RowWork:
+        return RowWork(Row(row), at, length, False, (blocks,), (Row(row),))
+
+    runner.launch(StepPlan(1, (work(0, 0, 12, old),), started=(start(0, first),)))
+    token = runner.collect().samples[0].token
+    outs = tuple(SwapOut(block, slot) for block, slot in zip(old, slots, strict=True))
+    runner.launch(StepPlan(2, (work(1, 0, 11, old),), ended=(Row(0),), started=(start(1, second),), swap_outs=outs))
+    runner.collect()
+    back = tuple(SwapIn(slot, block) for slot, block in zip(slots, new, strict=False))
+    runner.launch(
+        StepPlan(3, (work(2, 12, 1, new[whole:]),), started=(start(2, [*first, token], new[:whole]),), swap_ins=back)
+    )
+    went_on = runner.collect().samples[0].token
+
+    (want,) = drive([DrivenRequest(first, max_tokens=2)])
+    assert [token, went_on] == want
