@@ -52,9 +52,8 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
-def with_faults(runner: Runner, text: str) -> Runner:
-    """The runner itself when `text` is empty, else one that fails as told."""
-    faults = parse_faults(text)
+def with_faults(runner: Runner, faults: tuple[Fault, ...]) -> Runner:
+    """The runner itself without faults, else one that fails as told. Wrapped once warm, so that only real steps count."""
     return FaultyRunner(runner, faults) if faults else runner
 
 

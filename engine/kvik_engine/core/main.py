@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, size
-from kvik_engine.core.faults import ENVIRONMENT, with_faults
+from kvik_engine.core.faults import ENVIRONMENT, parse_faults, with_faults
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError
@@ -58,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("config", type=Path)
     options = parser.parse_args(arguments)
     configure_logging("core")
-    stop = StopFlag()
     try:
-        serve(EngineConfig.read(options.config), stop)
+        serve(EngineConfig.read(options.config))
     except StartError as error:
         report_start_error(error)
         return EXIT_START_ERROR
@@ -70,8 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def serve(config: EngineConfig, stop: StopFlag) -> None:
-    """Load, then step until `stop` is set. StartError while loading; any other exception is a bug."""
+def serve(config: EngineConfig) -> None:
+    """Load, then step until told to stop. StartError while loading; any other exception is a bug.
+
+    SIGTERM ends the process at once while it loads: there is nothing to finish, and a load may take minutes.
+    """
     from kvik_engine.runner.load import load_runner
 
     heartbeat = HeartbeatWriter(Path(config.run_dir) / HEARTBEAT_FILE)
@@ -80,9 +82,9 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
         log.info("starting", extra={"phase": phase})
         heartbeat.beat(Phase.STARTING)
 
+    faults = parse_faults(os.environ.get(ENVIRONMENT, ""))
     progress("loading the model")
-    model_runner = load_runner(config, progress)
-    runner = with_faults(model_runner, os.environ.get(ENVIRONMENT, ""))
+    runner = load_runner(config, progress)
     ledger = size(config, runner.facts)
     log.info(str(ledger))
     if ledger.context < min(ledger.model_context, config.max_context_tokens or ledger.model_context):
@@ -90,7 +92,7 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
     progress("allocating the KV cache")
     allocated = runner.allocate(ledger.blocks)
     assert allocated == ledger.allocated_bytes, f"the ledger says {ledger.allocated_bytes}, {allocated} were allocated"
-    host = allocate_swap_space(model_runner, ledger)
+    host = allocate_swap_space(runner, ledger)
     progress("warming up")
     warmed = warm_up(runner, limits(config), ledger)
     heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
@@ -100,7 +102,10 @@ def serve(config: EngineConfig, stop: StopFlag) -> None:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
-    core = build_core(config, runner, ledger, channel, time.monotonic, overlap=OVERLAP, host=host)
+    core = build_core(
+        config, with_faults(runner, faults), ledger, channel, time.monotonic, overlap=OVERLAP, host=host
+    )
+    stop = StopFlag()
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:
         run(core, heartbeat, stop)

@@ -292,7 +292,7 @@ def test_an_injected_row_error_ends_one_request_of_many() -> None:
 
 def test_without_faults_the_runner_is_not_wrapped() -> None:
     runner = FakeRunner()
-    assert with_faults(runner, "") is runner
+    assert with_faults(runner, parse_faults("")) is runner
 
 
 @pytest.mark.parametrize("text", ["raise", "raise@x", "melt@3", "sleep@1:long", "@"])

@@ -66,6 +66,25 @@ def test_a_slow_model_is_not_taken_for_a_hung_one() -> None:
     assert stall_seconds(20.0) == 40.0
 
 
+def test_faults_are_checked_before_the_load_during_which_sigterm_ends_the_process(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A taken port ends the API process early: then nobody waits for a load that takes minutes."""
+    seen: list[object] = []
+
+    def load_runner(*_: object) -> None:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        raise StartError(StartReason.MODEL_INVALID, "enough")
+
+    monkeypatch.setattr("kvik_engine.runner.load.load_runner", load_runner)
+    monkeypatch.setenv("KVIK_FAULTS", "melt@3")
+    assert main([str(config_file)]) == EXIT_START_ERROR
+    assert seen == []
+    monkeypatch.setenv("KVIK_FAULTS", "raise@3")
+    assert main([str(config_file)]) == EXIT_START_ERROR
+    assert seen == [signal.SIG_DFL]
+
+
 def test_sigterm_is_seen_between_steps() -> None:
     stop = StopFlag()
     os.kill(os.getpid(), signal.SIGTERM)
