@@ -150,7 +150,7 @@ def test_a_folder_is_named_after_its_last_part_and_pull_notes_are_read(tmp_path:
 
 
 def test_a_missing_path_is_model_not_found(tmp_path: Path) -> None:
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(StartError, match="a model is demo, a path, or hf://ORG/NAME@REV") as caught:
         build(str(tmp_path / "nothing"), tmp_path)
     assert caught.value.reason is StartReason.MODEL_NOT_FOUND
 
