@@ -98,10 +98,12 @@ class Connection(web.RequestHandler):
         """Answer without a request object, then close."""
         self._head_came()
         if self.transport is not None:
-            body = error_response(PayloadError(status, message)).body
-            assert isinstance(body, bytes)
-            head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-            self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+            response = error_response(PayloadError(status, message))
+            assert isinstance(response.body, bytes)
+            own = {"Content-Length": str(len(response.body)), "Connection": "close"}
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+            lines += [f"{name}: {value}" for name, value in {**response.headers, **own}.items()]
+            self.transport.write("\r\n".join([*lines, "", ""]).encode() + response.body)
         self.force_close()
 
 

@@ -150,7 +150,8 @@ def _logit_bias(bias: dict[str, float] | None, vocab_size: int) -> tuple[tuple[i
         raise UserError(f"logit_bias has more than {limits.MAX_LOGIT_BIAS} entries.", param="logit_bias")
     pairs = []
     for key, value in bias.items():
-        if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= vocab_size:
+        # "01" beside "1" would be the same token twice.
+        if not (key.isascii() and key.isdigit()) or len(key) > 10 or str(int(key)) != key or int(key) >= vocab_size:
             raise UserError(f"logit_bias: {key[:40]!r} is not a token id of this model.", param="logit_bias")
         if not -100.0 <= value <= 100.0:
             raise UserError("logit_bias values must be between -100 and 100.", param="logit_bias")

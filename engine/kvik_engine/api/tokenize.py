@@ -28,7 +28,11 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
 def _tokens(text: TextModel, body: TokenizeRequest, max_chars: int) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise UserError("Give either prompt or messages.", param="prompt")
+    if body.messages is not None and body.add_special_tokens is not None:
+        raise UserError("The chat template decides about special tokens.", param="add_special_tokens")
     if body.prompt is not None:
+        if body.add_generation_prompt is not None:
+            raise UserError("add_generation_prompt goes with messages.", param="add_generation_prompt")
         return text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     generate = body.add_generation_prompt is not False
     return chat_prompt(text, body.messages or [], max_chars=max_chars, add_generation_prompt=generate)

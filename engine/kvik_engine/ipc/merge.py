@@ -1,6 +1,6 @@
 """Merging news that could not be delivered yet, so that a slow reader gets one piece for many steps.
 
-The older piece is consumed: its lists grow in place, so that merging a step costs what the step brought.
+The older piece is consumed: its lists grow in place, so that tokens are not copied again and again.
 """
 
 from __future__ import annotations

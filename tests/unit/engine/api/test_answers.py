@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,6 +233,23 @@ async def test_models_are_listed_and_found_by_ids_with_slashes(api: LiveApi) -> 
     missing = await api.get("/v1/models/other/model")
     assert missing.status == 404
     assert missing.error["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "Hi", "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "add_special_tokens": False}, "add_special_tokens"),
+    ],
+)
+async def test_tokenize_refuses_what_it_would_ignore(api: LiveApi, body: dict[str, Any], param: str) -> None:
+    answer = await api.post("/tokenize", body)
+    assert (answer.status, answer.json["error"]["param"]) == (400, param)
+
+
+async def test_a_bias_cannot_be_given_twice_by_leading_zeros(api: LiveApi) -> None:
+    answer = await api.chat(logit_bias={"1": 100, "01": 100})
+    assert (answer.status, answer.json["error"]["param"]) == (400, "logit_bias")
 
 
 async def test_tokenize_and_detokenize_are_inverse(api: LiveApi) -> None:

@@ -63,6 +63,7 @@ async def test_a_head_that_never_ends_is_answered_and_closed(
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
     answer = await reader.read()
     assert status(answer) == 408
+    assert b"x-should-retry: false" in answer.lower()
     assert error_of(answer)["type"] == "invalid_request_error"
 
 
@@ -129,6 +130,7 @@ async def test_a_large_head_that_comes_in_one_piece_is_refused_too(api: LiveApi,
     writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n" % (path, headers))
     answer = await reader.read()
     assert status(answer) == 431
+    assert b"x-should-retry: false" in answer.lower()
     assert error_of(answer)["type"]
 
 
