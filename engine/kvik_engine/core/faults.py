@@ -53,7 +53,7 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 
 def with_faults(runner: Runner, faults: tuple[Fault, ...]) -> Runner:
-    """The runner itself without faults, else one that fails as told. Wrapped once warm, so that only real steps count."""
+    """The runner itself without faults, else one that fails as told: wrapped once warm, only real steps count."""
     return FaultyRunner(runner, faults) if faults else runner
 
 
