@@ -102,9 +102,7 @@ def serve(config: EngineConfig) -> None:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
-    core = build_core(
-        config, with_faults(runner, faults), ledger, channel, time.monotonic, overlap=OVERLAP, host=host
-    )
+    core = build_core(config, with_faults(runner, faults), ledger, channel, time.monotonic, overlap=OVERLAP, host=host)
     stop = StopFlag()
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:
