@@ -9,6 +9,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SLO_CLASSES = ("interactive", "balanced", "batch")
+"""By the number that scheduling uses: lower is served first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -38,6 +41,10 @@ class EngineConfig:
     attention: str = "auto"
     """auto, reference, cpu, triton."""
     slo_class: str = "balanced"
+    slo_ttft: float | None = None
+    """Seconds to the first token that requests of the class should keep to; None: no target."""
+    admission: str = "queue"
+    """queue or goodput."""
     max_requests: int = 64
     max_batch_tokens: int = 4096
     chunked_prefill_tokens: int = 512

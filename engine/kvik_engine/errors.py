@@ -5,7 +5,7 @@
     │   ├── ModelNotFound    the request names a model that this engine does not serve (404)
     │   └── PayloadError     the message itself is wrong: too large, too slow, not JSON (api/error_body)
     ├── RetryableError       nothing is wrong with the request: 429 or 503 with Retry-After
-    │   ├── QueueFull        the waiting queue holds maxQueuedRequests (429)
+    │   ├── QueueFull        maxQueuedRequests wait, or the first token would be late (429)
     │   └── NotServing       starting, draining, or the core is being restarted (503)
     ├── StartError           the process cannot start; `reason` is API, the pool's condition shows it
     ├── EngineDead           the core died under a request that had begun
@@ -55,7 +55,7 @@ class RetryableError(KvikError):
 
 
 class QueueFull(RetryableError):
-    """The waiting queue is at its limit."""
+    """The waiting queue is at its limit, or the first token would come too late."""
 
     status = 429
 

@@ -32,7 +32,7 @@ EVERYTHING: dict[str, Any] = {
         "dtype": "BF16",
         "maxContextTokens": 8192,
     },
-    "slo": {"class": "Interactive"},
+    "slo": {"class": "Interactive", "ttft": "750ms"},
     "batching": {
         "maxRequests": 8,
         "maxBatchTokens": 256,
@@ -65,6 +65,7 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
         "dtype": "bf16",
         "max_context_tokens": 8192,
         "slo_class": "interactive",
+        "slo_ttft": 0.75,
         "max_requests": 8,
         "max_batch_tokens": 256,
         "chunked_prefill_tokens": 64,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvik_engine.core.check import Bounds
+from kvik_engine.core.gate import QueueGate
 from kvik_engine.core.loop import EngineCore, Serving
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import Abort, CoreStats, FinishReason, Frame, Refusal, Submit, ToCore
@@ -101,11 +102,11 @@ class Harness:
         self.channel = MemoryChannel()
         serving = Serving(
             bounds=Bounds(vocab_size=VOCAB, context=self.context),
-            max_queued_requests=self.max_queued_requests,
             overlap=self.overlap,
         )
         fake: Runner = self.fake
-        self.core = EngineCore(serving, self.scheduler, fake, self.channel, lambda: self.now)
+        gate = QueueGate(self.scheduler, self.max_queued_requests)
+        self.core = EngineCore(serving, self.scheduler, gate, fake, self.channel, lambda: self.now)
         self.heard: dict[tuple[int, int], Heard] = {}
         self.refused: dict[int, Refusal] = {}
         self.submitted: dict[int, Submit] = {}

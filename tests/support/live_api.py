@@ -15,7 +15,7 @@ import aiohttp
 from kvik_engine.api.app import api_app, probe_app
 from kvik_engine.api.connection import bind, listen
 from kvik_engine.api.drain import Drain
-from kvik_engine.api.main import keys_or_refuse
+from kvik_engine.api.main import keys_or_refuse, ttft_target
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.service import Service
@@ -100,8 +100,8 @@ async def live_api(run_dir: Path, *, template: str | None = TEMPLATE, **config: 
     """Core, client and application, all in this loop."""
     core = ScriptedCore(run_dir / "core.sock")
     async with connected(core) as client:
-        drain, metrics = Drain(), RequestMetrics(MODEL)
         settings = engine_config(run_dir, **config)
+        drain, metrics = Drain(), RequestMetrics(MODEL, slo=ttft_target(settings))
         status = Status(settings, client, drain, metrics)
         status.warm()
         page = MetricsPage(settings, client, metrics)

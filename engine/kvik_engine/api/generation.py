@@ -73,6 +73,7 @@ class Generation:
         self._choices = [ChoiceText(i, table, sampling.stop) for i in range(count)]
         self._timings = [_Timing() for _ in range(count)]
         self._unfinished = set(range(count))
+        self._slowest_first_token = 0.0
         self._cached = [0] * len(prompts)
         """Prompt tokens that came from the prefix cache, by prompt."""
 
@@ -109,7 +110,11 @@ class Generation:
         for _ in self._unfinished:
             self._metrics.choice_ended(reason, None)
         if not self._unfinished:
-            self._metrics.request_ended(self._clock() - self._arrived_at)
+            self._metrics.request_ended(
+                self._clock() - self._arrived_at,
+                slowest_first_token=self._slowest_first_token,
+                slo_class=self._sampling.slo_class,
+            )
 
     async def next(self, timeout: float | None = None) -> list[Delta] | None:
         """What became showable; [] when nothing did within `timeout` seconds; None when all choices have ended.
@@ -171,6 +176,7 @@ class Generation:
             timing.first = now
             if index % self._n == 0:  # the choices of a prompt begin together
                 self._metrics.first_token(now - self._arrived_at)
+                self._slowest_first_token = max(self._slowest_first_token, now - self._arrived_at)
         elif count:
             self._metrics.token_gap(now - timing.last, count)
         timing.last = now

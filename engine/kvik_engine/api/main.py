@@ -23,10 +23,10 @@ from kvik_engine.api.drain import LINGER_SECONDS, Drain
 from kvik_engine.api.keys import ApiKeys, KeysError
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.probe_server import ProbeServer
-from kvik_engine.api.request_metrics import RequestMetrics
+from kvik_engine.api.request_metrics import RequestMetrics, TtftTarget
 from kvik_engine.api.service import Service
 from kvik_engine.api.status import Status
-from kvik_engine.config import EngineConfig
+from kvik_engine.config import SLO_CLASSES, EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.ipc.client import EngineClient
@@ -65,7 +65,7 @@ class ApiProcess:
         self._config = config
         self._client = EngineClient(core_socket(config.run_dir), api_id=os.getpid())
         self._drain = Drain()
-        metrics = RequestMetrics(config.model_name)
+        metrics = RequestMetrics(config.model_name, slo=ttft_target(config))
         self._status = Status(
             config,
             self._client,
@@ -163,6 +163,11 @@ class ApiProcess:
                 "metrics": f"http://{self._config.host}:{self._config.metrics_port}/metrics",
             },
         )
+
+
+def ttft_target(config: EngineConfig) -> TtftTarget | None:
+    """The target that requests of the engine's class have, if any."""
+    return None if config.slo_ttft is None else TtftTarget(config.slo_ttft, SLO_CLASSES.index(config.slo_class))
 
 
 def keys_or_refuse(path: str | None) -> ApiKeys | None:

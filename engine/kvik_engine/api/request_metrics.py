@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
@@ -24,10 +25,23 @@ TTFT_WINDOW_SECONDS = 60.0
 _TTFT_WINDOW_SAMPLES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class TtftTarget:
+    """Seconds within which requests of a class should get their first token."""
+
+    seconds: float
+    slo_class: int
+
+    def met(self, ttft: float, slo_class: int) -> bool:
+        return slo_class == self.slo_class and ttft <= self.seconds
+
+
 class RequestMetrics:
     """Written by the event loop, read by the probe thread. Every series carries model_name."""
 
-    def __init__(self, model_name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, model_name: str, clock: Callable[[], float] = time.monotonic, *, slo: TtftTarget | None = None
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._clock = clock
@@ -52,6 +66,15 @@ class RequestMetrics:
             registry=self.registry,
         )
         self._model_name = model_name
+        self._slo = slo
+        self._within_slo: Counter | None = None
+        if slo is not None:
+            self._within_slo = Counter(
+                "kvik_requests_within_slo",
+                "Requests of the engine's class that ended and whose first tokens came within --slo-ttft.",
+                ["model_name"],
+                registry=self.registry,
+            ).labels(model_name)
 
     def first_token(self, seconds: float) -> None:
         self._ttft.observe(seconds)
@@ -68,8 +91,11 @@ class RequestMetrics:
         if per_token is not None:
             self._tpot.observe(per_token)
 
-    def request_ended(self, seconds: float) -> None:
+    def request_ended(self, seconds: float, *, slowest_first_token: float, slo_class: int) -> None:
+        """All choices ended. A request in a lower class than the engine's has no target, and counts for no goodput."""
         self._e2e.observe(seconds)
+        if self._slo is not None and self._within_slo is not None and self._slo.met(slowest_first_token, slo_class):
+            self._within_slo.inc()
 
     def ttft_p90(self) -> float | None:
         """The 90th percentile over the last 60 s; None without a first token in that time."""

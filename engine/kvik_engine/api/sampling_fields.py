@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from kvik_engine.api import limits
 from kvik_engine.api.schema import SamplingFields
+from kvik_engine.config import SLO_CLASSES
 from kvik_engine.errors import UserError
 from kvik_engine.params import SamplingParams
 
-SLO_CLASSES = ("interactive", "balanced", "batch")
 _GREEDY_BELOW = 1e-5
 _LOWEST_TEMPERATURE = 0.01
 _Number = TypeVar("_Number", int, float)

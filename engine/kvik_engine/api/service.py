@@ -16,8 +16,8 @@ from kvik_engine.api.drain import Drain
 from kvik_engine.api.keys import ApiKeys
 from kvik_engine.api.limits import TEXT_THREADS
 from kvik_engine.api.request_metrics import RequestMetrics
-from kvik_engine.api.sampling_fields import SLO_CLASSES, ServedModel
-from kvik_engine.config import EngineConfig
+from kvik_engine.api.sampling_fields import ServedModel
+from kvik_engine.config import SLO_CLASSES, EngineConfig
 from kvik_engine.errors import ModelNotFound, NotServing
 from kvik_engine.ipc.client import RESTART_RETRY_AFTER, EngineClient
 from kvik_engine.ipc.messages import ModelInfo

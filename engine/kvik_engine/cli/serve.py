@@ -62,6 +62,8 @@ def build_config(source: str, given: dict[str, Any], run_base: Path) -> EngineCo
     block_tokens = given.get("block_tokens", 16)
     if block_tokens & (block_tokens - 1):
         raise StartError(StartReason.CONFIG_INVALID, f"--block-tokens: {block_tokens} is no power of two")
+    if given.get("admission") == "goodput" and "slo_ttft" not in given:
+        raise StartError(StartReason.CONFIG_INVALID, "--admission goodput needs --slo-ttft")
     given |= batching(slo_class, device, given)
     return EngineConfig(
         source=source,

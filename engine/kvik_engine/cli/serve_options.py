@@ -69,6 +69,15 @@ OPTIONS = (
         "decides the defaults below and the priority of requests",
         "balanced",
     ),
+    Option("slo_ttft", values.duration, "Batching", "TIME", "target for the time to first token, as 500ms", "none"),
+    Option(
+        "admission",
+        values.one_of("queue", "goodput"),
+        "Batching",
+        "queue|goodput",
+        "goodput refuses with 429 what would miss --slo-ttft",
+        "queue",
+    ),
     Option("max_requests", values.count(1, 4096), "Batching", "N", "sequences computed together", _CLASS),
     Option("max_batch_tokens", values.count(16, 1 << 20), "Batching", "N", "tokens computed in a step", _CLASS),
     Option(

@@ -14,6 +14,8 @@ HELP = "try a configuration on a trace, without a model"
 
 _ENGINE_OPTIONS = (
     "slo_class",
+    "slo_ttft",
+    "admission",
     "max_requests",
     "max_batch_tokens",
     "chunked_prefill_tokens",

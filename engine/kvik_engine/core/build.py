@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvik_engine.config import EngineConfig
+from kvik_engine.config import SLO_CLASSES, EngineConfig
 from kvik_engine.core.check import Bounds
+from kvik_engine.core.gate import Gate, GoodputGate, QueueGate
 from kvik_engine.core.loop import Channel, EngineCore, Serving
 from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.errors import StartError, StartReason
@@ -72,10 +73,24 @@ def build_core(
     scheduler = Scheduler(step_limits, kv, offload=offload, batching=strategy.batching(), room=strategy.room())
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
-        max_queued_requests=config.max_queued_requests,
         overlap=overlap,
     )
-    return EngineCore(serving, scheduler, runner, channel, clock)
+    return EngineCore(serving, scheduler, gate(config, scheduler), runner, channel, clock)
+
+
+def gate(config: EngineConfig, scheduler: Scheduler) -> Gate:
+    """What decides whether a request may queue; StartError ConfigInvalid for goodput without a target."""
+    queue = QueueGate(scheduler, config.max_queued_requests)
+    match config.admission:
+        case "queue":
+            return queue
+        case "goodput":
+            if config.slo_ttft is None:
+                raise StartError(StartReason.CONFIG_INVALID, "admission goodput needs slo-ttft")
+            slo_class = SLO_CLASSES.index(config.slo_class)
+            return GoodputGate(queue, scheduler, ttft=config.slo_ttft, slo_class=slo_class)
+        case name:
+            raise StartError(StartReason.CONFIG_INVALID, f"admission {name!r} is not queue or goodput")
 
 
 def swap_choice(config: EngineConfig, ledger: Ledger, host: HostSpace) -> SwapOrRecompute:

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvik_engine.core.check import Bounds, invalid, too_long
+from kvik_engine.core.gate import Gate
 from kvik_engine.core.news import NewsByApi
-from kvik_engine.core.stats import Stats, waiting_prompt_tokens
+from kvik_engine.core.stats import Stats
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import Abort, CoreStats, Frame, Refusal, Submit, ToCore
 from kvik_engine.kv.check import check_idle
 from kvik_engine.request import Life, Request, RequestKey
 from kvik_engine.scheduler.scheduler import Scheduler
-from kvik_engine.scheduler.startable import Startable
 from kvik_engine.step import Runner
 
 log = logging.getLogger(__name__)
-
-_MAX_RETRY_SECONDS = 60.0
 
 
 class Channel(Protocol):
@@ -36,7 +34,6 @@ class Serving:
     """What the loop must know of the configuration. `overlap` is how many steps may be planned and not settled."""
 
     bounds: Bounds
-    max_queued_requests: int
     overlap: int
 
 
@@ -44,18 +41,23 @@ class EngineCore:
     """Scheduler, runner and channel, moved on one step at a time."""
 
     def __init__(
-        self, serving: Serving, scheduler: Scheduler, runner: Runner, channel: Channel, clock: Callable[[], float]
+        self,
+        serving: Serving,
+        scheduler: Scheduler,
+        gate: Gate,
+        runner: Runner,
+        channel: Channel,
+        clock: Callable[[], float],
     ) -> None:
         self.scheduler = scheduler
         self.stats = Stats()
         self._serving = serving
+        self._gate = gate
         self._runner = runner
         self._channel = channel
         self._clock = clock
         self._requests: dict[RequestKey, Request] = {}
         self._news = NewsByApi()
-        self._startable = Startable(scheduler)
-        """Made anew for each step's messages."""
 
     @property
     def now(self) -> float:
@@ -74,7 +76,7 @@ class EngineCore:
         """
         received = self._channel.poll(0.0 if self.busy else wait)
         if received:
-            self._startable = Startable(self.scheduler)
+            self._gate.begin()
         for message in received:
             self._take(message)
         plan = self.scheduler.plan(self._clock())
@@ -131,23 +133,13 @@ class EngineCore:
         return None
 
     def _no_place(self, request: Request) -> Refusal | None:
-        request_id = request.key[1]
         if not self.scheduler.fits(request):
             message = f"{request.params.n} choices of this length can never fit this engine's rows and KV cache"
-            return Refusal(request_id, "too_long", message)
-        waiting = len(self.scheduler.waiting) - self._startable.taken
-        if not self._startable.take(request) and waiting >= self._serving.max_queued_requests:
-            self.stats.refused += 1
-            return Refusal(
-                request_id, "queue_full", f"{waiting} requests wait already", retry_after=self._retry_after()
-            )
-        return None
-
-    def _retry_after(self) -> float:
-        """Seconds until the prompts that wait now are computed, as far as the speed is known."""
-        speed = self.stats.prefill_tokens_per_second
-        seconds = waiting_prompt_tokens(self.scheduler) / speed if speed else 0.0
-        return min(max(1.0, seconds), _MAX_RETRY_SECONDS)
+            return Refusal(request.key[1], "too_long", message)
+        self.scheduler.place(request)
+        refusal = self._gate.refusal(request, self._clock())
+        self.stats.refused += refusal is not None
+        return refusal
 
     def _abort(self, abort: Abort) -> None:
         """End a request or a choice. One that ended by itself meanwhile is no longer known, which is fine."""
@@ -160,6 +152,7 @@ class EngineCore:
         result = self._runner.collect()
         news, prefill_tokens = self.scheduler.settle(result)
         self.stats.count_step(result.seconds, prefill_tokens)
+        self._gate.settled(result.seconds, prefill_tokens)
         for item in news:
             self._news.output(item)
             if item.finish is not None:

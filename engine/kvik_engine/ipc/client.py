@@ -187,7 +187,7 @@ class EngineClient:
 
 
 def _refusal_error(refusal: Refusal) -> Exception:
-    if refusal.code == "queue_full":
+    if refusal.code in ("queue_full", "too_late"):
         return QueueFull(refusal.message, retry_after=refusal.retry_after or 1.0, code="rate_limit_exceeded")
     if refusal.code == "too_long":
         return UserError(refusal.message, code="context_length_exceeded")

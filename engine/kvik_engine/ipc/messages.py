@@ -84,7 +84,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A request that was not taken into the queue. `code` is "queue_full", "too_long", "duplicate" or "invalid"."""
+    """A request that was not taken into the queue. `code`: queue_full, too_late, too_long, duplicate or invalid."""
 
     request_id: int
     code: str

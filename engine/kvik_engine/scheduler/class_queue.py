@@ -29,6 +29,8 @@ class ClassQueue:
         self._tenants: Counter[str] = Counter()
         self.aged_turn_at: float | None = None
         """When a request of this class was last admitted for its age."""
+        self.prompt_tokens = 0
+        """Prompt tokens of all waiting requests of the class."""
         self.short_tokens = 0
         """Prompt tokens of the waiting requests of the shortest tier."""
 
@@ -49,12 +51,14 @@ class ClassQueue:
         if request.tenant not in self._tenants:
             self._served.joins(self._slo_class, request.tenant, self._tenants)
         self._tenants[request.tenant] += 1
+        self.prompt_tokens += request.prompt_length
         if request.tier == 0:
             self.short_tokens += request.prompt_length
 
     def leaves(self, request: Request) -> None:
         """Count a request out."""
         self._tenants[request.tenant] -= 1
+        self.prompt_tokens -= request.prompt_length
         if not self._tenants[request.tenant]:
             del self._tenants[request.tenant]
             self._served.leaves(self._slo_class, request.tenant)

@@ -55,7 +55,6 @@ class WaitingQueue:
         self._classes = {slo_class: ClassQueue(slo_class, served, self._is_current) for slo_class in SLO_CLASSES}
         self._waiting: set[Request] = set()
         self._stale = 0
-        self._prompt_tokens = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -63,7 +62,7 @@ class WaitingQueue:
     @property
     def prompt_tokens(self) -> int:
         """Prompt tokens of all waiting requests."""
-        return self._prompt_tokens
+        return sum(own.prompt_tokens for own in self._classes.values())
 
     def of_class(self, slo_class: int) -> ClassQueue:
         """The waiting requests of one class. Only to be read."""
@@ -74,7 +73,6 @@ class WaitingQueue:
         assert request.life is Life.WAITING
         assert request not in self._waiting
         self._waiting.add(request)
-        self._prompt_tokens += request.prompt_length
         own = self._classes[request.slo_class]
         own.joins(request)
         if request.preemptions >= self._pin_after:
@@ -89,7 +87,6 @@ class WaitingQueue:
         self._waiting.remove(request)
         if request is self._promised:
             self._promised = None
-        self._prompt_tokens -= request.prompt_length
         self._classes[request.slo_class].leaves(request)
         if request in self._pinned:
             self._pinned.remove(request)

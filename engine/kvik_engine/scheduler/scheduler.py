@@ -80,12 +80,15 @@ class Scheduler:
         """Whether the request can ever finish here. One that cannot must not be added."""
         return self._room.can_ever_fit(request, self.kv, self._limits.max_requests)
 
-    def add(self, request: Request) -> None:
-        """Queue a new request."""
-        assert self.fits(request), "a request that can never fit would block the queue"
+    def place(self, request: Request) -> None:
+        """Decide a new request's length tier and with it its turn, by what there is to compute of its prompt now."""
         to_compute = request.prompt_length - self.kv.find(request.live[0]).tokens
         request.tier = tier_of(to_compute, self._limits.chunked_prefill_tokens)
         request.turn = turn_of(request.arrival, request.tier)
+
+    def add(self, request: Request) -> None:
+        """Queue a new request that has its place."""
+        assert self.fits(request), "a request that can never fit would block the queue"
         self.waiting.add(request)
 
     def abort(self, request: Request, choice: int | None = None, accepted_outputs: int | None = None) -> None:

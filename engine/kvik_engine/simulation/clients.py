@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvik_engine.config import SLO_CLASSES
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import CoreStats, Frame, Submit, ToCore
 from kvik_engine.params import SamplingParams
 from kvik_engine.simulation.runner import END_TOKEN, VirtualClock
-from kvik_engine.simulation.trace import SLO_CLASSES, TraceRequest, prompt_of
+from kvik_engine.simulation.trace import TraceRequest, prompt_of
 
 _API = 1
 

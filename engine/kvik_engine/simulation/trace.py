@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from kvik_engine.config import SLO_CLASSES
 from kvik_engine.simulation.runner import VOCABULARY
-
-SLO_CLASSES = ("interactive", "balanced", "batch")
 
 
 class TraceError(ValueError):

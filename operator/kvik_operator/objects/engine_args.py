@@ -30,6 +30,7 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> lis
         "max-context-tokens": model.max_context_tokens,
         "device": effective.resources.device.lower(),
         "slo-class": effective.slo_class.lower(),
+        "slo-ttft": None if effective.ttft is None else format_duration(effective.ttft),
         "max-requests": batching.max_requests,
         "max-batch-tokens": batching.max_batch_tokens,
         "chunked-prefill-tokens": batching.chunked_prefill_tokens,

@@ -18,7 +18,7 @@ from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
-from tests.support.live_api import MODEL, LiveApi, engine_config
+from tests.support.live_api import MODEL, LiveApi, engine_config, live_api
 from tests.support.scripted_core import stats
 
 LOAD_KEYS = {
@@ -187,3 +187,16 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
             bind_or_refuse("127.0.0.1", taken.getsockname()[1])
     assert caught.value.reason is StartReason.PORT_IN_USE
     assert engine_config(tmp_path).port == 8000
+
+
+async def test_goodput_counts_requests_of_the_own_class_whose_first_token_was_in_time(tmp_path: Path) -> None:
+    async with live_api(tmp_path, slo_ttft=30.0, slo_class="balanced") as api:
+        await api.chat()
+        await api.chat(slo_class="batch")
+        page = (await api.get("/metrics")).text
+    assert f'kvik_requests_within_slo_total{{model_name="{MODEL}"}} 1.0' in page
+
+
+async def test_without_a_target_there_is_no_goodput(api: LiveApi) -> None:
+    await api.chat()
+    assert "within_slo" not in (await api.get("/metrics")).text

@@ -170,6 +170,7 @@ def test_flags_are_set_only_for_explicit_and_class_values() -> None:
         "--max-requests",
         "--model-name",
         "--slo-class",
+        "--slo-ttft",
         "--startup-timeout",
     ]
 
