@@ -124,7 +124,7 @@ class _CoreCollector(Collector):
         yield self._value("kvik_num_requests_running", "Requests that hold a row.", stats.running)
         yield self._value("kvik_num_requests_waiting", "Requests in the queue.", stats.waiting)
         yield self._value(
-            "kvik_requests_refused", "Requests refused because the queue was full.", stats.refused_total, True
+            "kvik_requests_refused", "Requests refused: no place in the queue, or too late.", stats.refused_total, True
         )
         yield self._value("kvik_waiting_prompt_tokens", "Prompt tokens not computed yet.", stats.waiting_prompt_tokens)
         if stats.prefill_tokens_per_second is not None:

@@ -99,12 +99,11 @@ class GoodputGate:
         self._queue.begin()
 
     def refusal(self, request: Request, now: float) -> Refusal | None:
-        refusal = self._queue.refusal(request, now)
-        if refusal is not None or request.slo_class != self._slo_class:
-            return refusal
+        if request.slo_class != self._slo_class:
+            return self._queue.refusal(request, now)
         seconds = predicted_ttft(request, self._scheduler, self._queue.drained.tokens_per_second, now)
         if seconds is None or seconds <= self._ttft * SAFE_SHARE:
-            return None
+            return self._queue.refusal(request, now)
         message = f"The first token would come after {seconds:.1f} s, the target is {self._ttft:g} s"
         return Refusal(request.key[1], "too_late", message, retry_after=min(max(1.0, seconds), _MAX_RETRY_SECONDS))
 
