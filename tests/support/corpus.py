@@ -52,7 +52,7 @@ RANGES = [
     *(chat(f"min_p={v!r}", "min_p", min_p=v) for v in (-0.1, 1.1)),
     *(chat(f"presence_penalty={v!r}", "presence_penalty", presence_penalty=v) for v in (-2.1, 2.1)),
     *(chat(f"frequency_penalty={v!r}", "frequency_penalty", frequency_penalty=v) for v in (-2.1, 2.1)),
-    *(chat(f"repetition_penalty={v!r}", "repetition_penalty", repetition_penalty=v) for v in (0, -1, 1e9)),
+    *(chat(f"repetition_penalty={v!r}", "repetition_penalty", repetition_penalty=v) for v in (0, -1, 1e-30, 1e9)),
     *(chat(f"seed={v!r}", "seed", seed=v) for v in (_HUGE, -_HUGE, 1.5, "x")),
     *(chat(f"max_tokens={v!r}", "max_tokens", max_tokens=v) for v in (0, -1, 1.5, "x")),
     chat("max_completion_tokens=0", "max_completion_tokens", max_completion_tokens=0),

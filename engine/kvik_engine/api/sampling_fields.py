@@ -84,7 +84,7 @@ def resolve_sampling(
         presence_penalty=_default(_within("presence_penalty", request.presence_penalty, -2.0, 2.0), 0.0),
         frequency_penalty=_default(_within("frequency_penalty", request.frequency_penalty, -2.0, 2.0), 0.0),
         repetition_penalty=_default(
-            _within("repetition_penalty", request.repetition_penalty, 0.0, 100.0, above=True), 1.0
+            _within("repetition_penalty", request.repetition_penalty, 0.01, 100.0), 1.0
         ),
         logit_bias=_logit_bias(request.logit_bias, model.vocab_size),
         stop_token_ids=_stop_token_ids(request, model),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?B?\Z")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?B?\Z")
 _SIZE_UNITS: dict[str | None, int] = {
     "Ki": 1 << 10,
     "Mi": 1 << 20,
@@ -38,13 +38,13 @@ def duration(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Above 0, at most 1."""
+    """From 0.01 to 1."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{text!r} is not a fraction above 0 and at most 1")
+    if not 0.01 <= value <= 1.0:
+        raise ValueError(f"{text!r} is not a fraction from 0.01 to 1")
     return value
 
 

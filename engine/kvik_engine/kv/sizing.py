@@ -9,7 +9,6 @@ served context  = min(the model's, the user's limit, what the blocks hold)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,7 +103,11 @@ def size_cache(
 
 def device_bytes(cache_bytes: int, device_bytes_used: int, memory_fraction: float) -> int:
     """The smallest device whose `memory_fraction` holds what is used without a cache, and a cache of `cache_bytes`."""
-    return math.ceil((cache_bytes + device_bytes_used) / memory_fraction)
+    wanted = cache_bytes + device_bytes_used
+    total = max(0, int(wanted / memory_fraction) - 2)  # the division rounds, as the product below does
+    while int(memory_fraction * total) < wanted:
+        total += 1
+    return total
 
 
 def swap_slots(*, swap_space: int, block_bytes: int, host_bytes_total: int, host_bytes_used: int) -> int:

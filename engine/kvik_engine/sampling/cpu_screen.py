@@ -19,6 +19,9 @@ from kvik_engine.sampling.noise import GAMMA, MIX_1, MIX_2
 REACH = 2.5
 """The winner is lower once in 200,000 draws (exp(-exp(2.5))); twelve tokens pass on average (exp(2.5))."""
 
+_LARGEST_SLACK = 32.0
+"""Values of 3e7 and more (tiny temperatures and penalties) are so coarse in fp32 that nothing can be ruled out."""
+
 Values = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 
@@ -28,10 +31,12 @@ def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple
 
     All tokens whose value + noise, in fp32, is at least the level are among them. `top` is the largest value, finite.
     """
-    masses = np.exp(values - np.float32(top))
-    total = float(masses.sum())
     # More than all rounding of values, masses and noise together.
     slack = 1e-3 + 1e-6 * abs(top)
+    if slack > _LARGEST_SLACK:
+        return np.arange(len(values)), -math.inf
+    masses = np.exp(values - np.float32(top))
+    total = float(masses.sum())
     masses *= np.float32(math.exp(REACH + slack) / total * 2.0**32)
     masses += np.float32(4.0)
     return np.flatnonzero(_one_minus_uniform(key, tokens, len(values)) <= masses), top + math.log(total) - REACH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -121,7 +122,7 @@ def report(outcome: Outcome, targets: Mapping[str, Target] = CLASS_TARGETS) -> R
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
     """Nearest rank in an ordered, non-empty sequence."""
-    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def _group(

@@ -86,7 +86,12 @@ def test_an_unknown_variable_is_refused_by_name_except_the_test_builds() -> None
 
 @pytest.mark.parametrize(
     ("flags", "environment", "name"),
-    [({"memory_fraction": "1.5"}, {}, "--memory-fraction"), ({}, {"KVIK_PORT": "tcp://10.0.0.1:80"}, "KVIK_PORT")],
+    [
+        ({"memory_fraction": "1.5"}, {}, "--memory-fraction"),
+        ({"memory_fraction": "1e-320"}, {}, "--memory-fraction"),
+        ({"swap_space": "9" * 400}, {}, "--swap-space"),
+        ({}, {"KVIK_PORT": "tcp://10.0.0.1:80"}, "KVIK_PORT"),
+    ],
 )
 def test_a_wrong_value_names_where_it_came_from(flags: dict[str, str], environment: dict[str, str], name: str) -> None:
     with pytest.raises(StartError, match=name):

@@ -48,6 +48,8 @@ def test_logprobs_travel_with_their_token() -> None:
         pytest.param({"top_p": 0.0}, id="top-p-0"),
         pytest.param({"min_p": 1.5}, id="min-p-above-1"),
         pytest.param({"repetition_penalty": 0.0}, id="repetition-penalty-0"),
+        pytest.param({"repetition_penalty": 1e-30}, id="tiny-repetition-penalty"),
+        pytest.param({"temperature": 1e-9}, id="tiny-temperature"),
         pytest.param({"frequency_penalty": float("-inf")}, id="infinite-penalty"),
         pytest.param({"max_tokens": 0}, id="no-tokens"),
         pytest.param({"n": 0}, id="no-choices"),

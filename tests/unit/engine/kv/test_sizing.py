@@ -1,7 +1,7 @@
 import pytest
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.sizing import Ledger, size_cache
+from kvik_engine.kv.sizing import Ledger, device_bytes, size_cache
 from kvik_engine.step import GroupKind, KVGroup
 
 MIB = 1 << 20
@@ -95,3 +95,11 @@ def test_the_ledger_prints_what_it_decided() -> None:
     text = str(size(kv_cache_size=64 * MIB))
     assert "181 blocks of 16 tokens = 2896 tokens" in text
     assert "served context 2896 of the model's 8192" in text
+
+
+def test_the_smallest_device_that_would_be_enough_is_enough() -> None:
+    for percent in range(1, 100):
+        for wanted in range(1, 300):
+            total = device_bytes(wanted, 0, percent / 100)
+            assert int(percent / 100 * total) >= wanted
+            assert int(percent / 100 * (total - 1)) < wanted
