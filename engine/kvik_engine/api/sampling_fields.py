@@ -83,9 +83,7 @@ def resolve_sampling(
         min_p=_default(_within("min_p", request.min_p, 0.0, 1.0), 0.0),
         presence_penalty=_default(_within("presence_penalty", request.presence_penalty, -2.0, 2.0), 0.0),
         frequency_penalty=_default(_within("frequency_penalty", request.frequency_penalty, -2.0, 2.0), 0.0),
-        repetition_penalty=_default(
-            _within("repetition_penalty", request.repetition_penalty, 0.01, 100.0), 1.0
-        ),
+        repetition_penalty=_default(_within("repetition_penalty", request.repetition_penalty, 0.01, 100.0), 1.0),
         logit_bias=_logit_bias(request.logit_bias, model.vocab_size),
         stop_token_ids=_stop_token_ids(request, model),
         min_tokens=min_tokens,

@@ -45,6 +45,8 @@ class RadixCache:
         whole, rest = divmod(tokens, self._block_tokens)
         trail = self._alive(branch)
         depth = min(whole, len(trail))
+        for index in range(since // self._block_tokens, depth):
+            self._complete(trail[index], [table[index] for table in tables])
         node = trail[depth - 1] if depth else self._root(branch)
         replaced: list[Block] = []
         for index, key in self._keys(branch, depth, whole):

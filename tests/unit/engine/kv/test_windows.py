@@ -8,6 +8,7 @@ from kvik_engine.kv.block import SCRATCH
 from kvik_engine.kv.check import check_books, check_idle
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_hash import BlockHashCache
+from kvik_engine.kv.radix import RadixCache
 from kvik_engine.kv.windows import first_needed, most_at_once
 from kvik_engine.params import SamplingParams
 from kvik_engine.request import Branch, Request
@@ -159,3 +160,22 @@ def test_choices_that_were_preempted_behind_a_window_go_on_right(overlap: int) -
     assert harness.scheduler.counters.preemptions == 1
     harness.assert_solo(1)
     harness.assert_solo(2)
+
+
+@pytest.mark.parametrize("index", [RadixCache, BlockHashCache])
+def test_a_prefix_that_lost_its_window_blocks_is_found_again_once_recomputed(
+    index: type[RadixCache] | type[BlockHashCache],
+) -> None:
+    groups = (FULL_GROUP, WINDOW_GROUP)
+    kv = KVManager(groups, 64, index(groups), step_tokens=8)
+    first, second, third = (make_branch(prompt(41)) for _ in range(3))
+    compute(kv, first, 40, step=1)
+    kv.release(first)
+    for block in [block for block in kv.pool.cached_blocks() if block.group == 1]:
+        kv.pool.forget(block)
+
+    assert kv.find(second).tokens == 0
+    compute(kv, second, 40, step=2)
+    kv.release(second)
+
+    assert kv.find(third).tokens == 40

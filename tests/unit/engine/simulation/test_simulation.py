@@ -83,7 +83,7 @@ def test_goodput_counts_only_what_met_every_target_of_its_class() -> None:
 def test_percentiles_are_values_that_occurred() -> None:
     assert Spread.of([]) is None
     assert Spread.of([None, 3.0, 1.0, 2.0]) == Spread(2.0, 3.0, 3.0, 3.0)
-    assert Spread.of([2.0, 1.0]) == Spread(1.0, 2.0, 2.0, 2.0), "nearest rank: half of the values are at most the median"
+    assert Spread.of([2.0, 1.0]) == Spread(1.0, 2.0, 2.0, 2.0), "nearest rank: half are at most the median"
 
 
 def test_a_trace_is_the_same_after_a_file(tmp_path: Path) -> None:
