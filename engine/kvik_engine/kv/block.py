@@ -10,10 +10,10 @@ class Block:
 
     `holders` are branches that have it in a table; `pins` are planned steps and copies that still read or write it.
     A block without either is free (no content) or cached. `entry` is what the prefix cache knows it by and belongs to
-    that; None: the cache does not find it.
+    that; None: the cache does not find it. `common`: several went on from here differently (kv.eviction).
     """
 
-    __slots__ = ("entry", "group", "holders", "id", "next", "pins", "previous")
+    __slots__ = ("common", "entry", "group", "holders", "id", "next", "pins", "previous")
 
     def __init__(self, number: int) -> None:
         self.id = BlockId(number)
@@ -21,6 +21,7 @@ class Block:
         self.pins = 0
         self.group = 0
         self.entry: object | None = None
+        self.common = False
         self.previous: Block | None = None
         self.next: Block | None = None
 

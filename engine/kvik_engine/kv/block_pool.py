@@ -1,7 +1,7 @@
 """The pool: every block is free, cached or owned, and never two of these.
 
     free    no content; taken first
-    cached  content that the prefix cache finds, no holder; the longest unused goes when no block is free
+    cached  content that the prefix cache finds, no holder; one of them goes when no block is free (kv.eviction)
     owned   held by branches, or pinned by planned steps and copies
 
 free + cached + owned = total. Block 0 is the runner's scratch block and not counted.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from kvik_engine.kv.block import Block
-from kvik_engine.kv.free_list import LruList
+from kvik_engine.kv.eviction import SegmentedLru
 
 
 class BlockPool:
@@ -21,7 +21,7 @@ class BlockPool:
     def __init__(self, total: int, forget: Callable[[Block], Sequence[Block]]) -> None:
         self.blocks = [Block(number) for number in range(1, total + 1)]
         self._free = list(reversed(self.blocks))
-        self._cached = LruList()
+        self._cached = SegmentedLru(total)
         self._forget = forget
         self.evicting: Callable[[Block], None] = lambda block: None
         """Told of a cached block that is given to somebody else, while its content is still there."""
@@ -56,6 +56,7 @@ class BlockPool:
         assert block.idle, block
         block.holders = 1
         block.group = group
+        block.common = False
         return block
 
     def take_these(self, blocks: Sequence[Block]) -> None:
@@ -77,6 +78,11 @@ class BlockPool:
         if block.idle:
             self._cached.remove(block)
         block.holders += 1
+
+    def hold_common(self, block: Block) -> None:
+        """One holder more, of a block whose content is the beginning of several."""
+        self.hold(block)
+        block.common = True
 
     def drop(self, block: Block) -> None:
         """One holder less."""
@@ -111,7 +117,7 @@ class BlockPool:
         return list(self._free)
 
     def cached_blocks(self) -> list[Block]:
-        """The cached blocks, the longest unused first, for checks and tests."""
+        """The cached blocks in the order in which they go, for checks and tests."""
         return list(self._cached)
 
     def _put_back(self, block: Block) -> None:

@@ -170,8 +170,9 @@ class KVManager:
     def start(self, branch: Branch, hit: Hit, step: int) -> Started:
         """The branch takes what the prefix cache found for it. A part of a block is copied by step `step`."""
         assert branch not in self._holdings
+        take = self.pool.hold_common if hit.common else self.pool.hold
         for block in hit.shared:
-            self.pool.hold(block)
+            take(block)
         firsts = [first_needed(group, hit.whole_tokens) for group in self.groups]
         holding = Holding(tuple(list(blocks) for blocks in hit.blocks), firsts, hit.whole_tokens // self.block_tokens)
         self._holdings[branch] = holding

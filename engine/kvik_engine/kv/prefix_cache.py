@@ -31,6 +31,8 @@ class Hit:
     whole_tokens: int
     blocks: tuple[tuple[Block, ...], ...]
     part: PartHit | None = None
+    common: bool = False
+    """Whether others went on from its whole blocks differently: it is more than the past of one chat."""
 
     @property
     def tokens(self) -> int:

@@ -39,7 +39,7 @@ class RadixCache:
         whole = self._within_windows(path) if self._windows else len(path)
         part = self._part(branch, path, limit) if whole == len(path) else None
         blocks = [self._blocks_of(path[:whole], index) for index in range(len(self._groups))]
-        return Hit(whole * size, tuple(blocks), part)
+        return Hit(whole * size, tuple(blocks), part, common=whole > 0 and self._goes_on(path[whole - 1]))
 
     def add(self, branch: Branch, tokens: int, tables: GroupBlocks, *, since: int) -> Sequence[Block]:
         whole, rest = divmod(tokens, self._block_tokens)
@@ -110,6 +110,13 @@ class RadixCache:
                     break
                 trail.append(node)
         return trail[:most]
+
+    def _goes_on(self, node: Node) -> bool:
+        """Whether something was computed behind this block, a mere part of the next one aside. O(1)."""
+        children = node.children
+        if isinstance(children, Node):
+            return len(children.key) == self._block_tokens * TOKEN_BYTES
+        return children is not None
 
     def _within_windows(self, path: Sequence[Node]) -> int:
         """How many leading nodes make a hit: every window group must have the blocks that the next token reads."""
