@@ -123,6 +123,18 @@ class EngineMachine(RuleBasedStateMachine):
         self.undisturbed.add(self.next_id)
         self.next_id += 1
 
+    @precondition(lambda self: any(heard.finish for heard in self.harness.heard.values()))
+    @rule(data=st.data(), rest=_ends, max_tokens=st.integers(1, 8), slo_class=st.integers(0, 2))
+    def submit_the_next_turn(self, data: st.DataObject, rest: list[int], max_tokens: int, slo_class: int) -> None:
+        ended = sorted(key for key, heard in self.harness.heard.items() if heard.finish)
+        request_id, choice = data.draw(st.sampled_from(ended))
+        before = self.harness.submitted[request_id]
+        prompt = [*before.prompt, *self.harness.output(request_id, choice), *rest]
+        self.harness.submit(self.next_id, prompt, slo_class=slo_class, salt=before.salt, max_tokens=max_tokens)
+        self.submitted.add(self.next_id)
+        self.undisturbed.add(self.next_id)
+        self.next_id += 1
+
     @precondition(lambda self: self.undisturbed)
     @rule(data=st.data())
     def abort_a_request(self, data: st.DataObject) -> None:
@@ -195,7 +207,7 @@ def test_requests_finish_with_their_own_tokens_and_no_block_is_lost(machine: typ
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

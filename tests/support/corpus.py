@@ -83,6 +83,8 @@ RANGES = [
     *(chat(f"{field} of 1000 digits", field, **{field: 10**1000}) for field in ("seed", "n")),
     chat("max_tokens of 1000 digits", "max_tokens", "context_length_exceeded", max_tokens=10**1000),
     chat("an empty cache_salt", "cache_salt", cache_salt=""),
+    chat("a long cache_salt", "cache_salt", cache_salt="s" * 257),
+    *(chat(f"cache_salt is {v!r}", "cache_salt", cache_salt=v) for v in (7, True, ["s"], {"s": 1})),
     chat("stream is a word", "stream", stream="yes"),
 ]
 

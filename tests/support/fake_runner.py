@@ -10,7 +10,7 @@ the harness; reading poison fails.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvik_engine.params import SamplingParams
@@ -64,6 +64,19 @@ def token_from(visible: Sequence[Sequence[int]], params: SamplingParams, choice:
     return token
 
 
+Answer = Callable[[Sequence[Sequence[int]], SamplingParams, int, int], int]
+"""What a model samples: `token_from`, or a stand-in with its arguments."""
+
+
+def tokens_in(kv: Sequence[int]) -> list[int]:
+    """The tokens that made this KV, from the first one on: what a model could tell of it."""
+    tokens: list[int] = []
+    for position, value in enumerate(kv):
+        before = kv[position - 1] if position else 0
+        tokens.append(next(token for token in range(VOCAB) if kv_of(before, token, position) == value))
+    return tokens
+
+
 def solo_output(
     prompt: Sequence[int], params: SamplingParams, choice: int = 0, *, windows: Windows = FULL
 ) -> list[int]:
@@ -108,8 +121,10 @@ class FakeRunner:
         seconds: float = 0.001,
         device_bytes_total: int = 1 << 30,
         windows: Windows = FULL,
+        answer: Answer = token_from,
     ) -> None:
         self.windows = windows
+        self._answer = answer
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self.context_length = context_length
@@ -258,7 +273,7 @@ class FakeRunner:
         if row in self.fail_rows:
             state.tokens.append(END_TOKEN)
             return Sample(row, END_TOKEN, error="non-finite logits")
-        token = token_from(visible, state.params, state.choice, end - state.prompt_length)
+        token = self._answer(visible, state.params, state.choice, end - state.prompt_length)
         state.tokens.append(token)
         if state.params.logprobs is None:
             return Sample(row, token)

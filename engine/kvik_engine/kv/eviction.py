@@ -2,7 +2,8 @@
 
 Blocks that were found in common go last, so that a prefix which many use outlives a flood of prompts that nobody
 repeats. They have a bounded share of the pool; the longest unused beyond it stand behind the others once more.
-Whoever finds a block finds those before it, too, and releases them later, so a parent goes after its children.
+Whoever finds a block finds those before it, too, and releases them later, so a parent goes after its children (but
+where two branches computed a beginning at once: only the first one's blocks are found, and they may go first).
 """
 
 from __future__ import annotations

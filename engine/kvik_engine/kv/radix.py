@@ -4,8 +4,8 @@ A node is one block of tokens with one block of KV per group; there is a tree fo
 then the first tokens of the block that shares most with what comes next. The last, partly filled block of a branch is a
 node, too, until a longer one replaces it. Equal blocks are not merged: the first one added is the one that is found.
 
-A branch holds the blocks of full and latent groups on its whole path and releases them tail first, so the longest
-unused cached block of such a group is a leaf. Losing one that is not would lose everything below it, too.
+A branch holds the blocks of full and latent groups on its whole path and releases them tail first, so the one that is
+evicted is a leaf, unless the branch below computed equal blocks of its own. Losing an inner one loses all below it.
 """
 
 from __future__ import annotations
