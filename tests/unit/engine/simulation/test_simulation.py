@@ -138,6 +138,7 @@ def test_the_command_prints_one_json_object(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_100_000_steps_take_less_than_a_minute_of_this_cpu() -> None:
     """At about 16 running requests."""
     started = time.process_time()
