@@ -1,0 +1,71 @@
+"""What the host does for a step, without model and sampler: part of `make bench`.
+
+Plan, input build, settling and the encoded frame, for rows that all decode; then the KV manager's own operations. Times
+are processor time of one thread, and the best of a few batches, so that other work on the machine hardly shows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from bench.idle_model import BLOCK, OUTPUT, IdleCore, no_sampler
+from bench.kv_speed import report_kv
+from bench.report import Report
+
+ROWS = (1, 16, 64, 256)
+MOST_SECONDS = {16: 0.3e-3, 256: 2e-3}
+BATCHES = 10
+BATCH_STEPS = 20
+PROMPT = 100
+WAITING = 1000
+LONG = 4000
+
+
+def step_seconds(*, rows: int, prompt: int = PROMPT, waiting: int = 0) -> float:
+    """Mean over the steps of the best batch, in which all rows decode and `waiting` requests wait."""
+    core = IdleCore(rows=rows, blocks=rows * -(-(prompt + OUTPUT) // BLOCK), queued=waiting)
+    core.submit(rows, prompt)
+    core.until_all_decode(rows)
+    core.submit(waiting, prompt)
+    core.step()
+    assert len(core.core.scheduler.waiting) == waiting
+    means = []
+    for _ in range(BATCHES):
+        before = time.thread_time()
+        for _ in range(BATCH_STEPS):
+            core.step()
+        means.append((time.thread_time() - before) / BATCH_STEPS)
+    return min(means)
+
+
+def report_steps(report: Report) -> None:
+    seconds = {rows: step_seconds(rows=rows) for rows in ROWS}
+    for rows, mean in seconds.items():
+        report.line(f"step of {rows} rows", f"{mean * 1e3:.3f} ms", mean, most=MOST_SECONDS.get(rows))
+    per_row = [(seconds[b] - seconds[a]) / (b - a) for a, b in ((1, 16), (16, 64), (64, 256))]
+    report.line(
+        "one row more, from 1 to 16, to 64, to 256",
+        ", ".join(f"{each * 1e6:.1f}" for each in per_row) + " us",
+        per_row[-1] / per_row[-2],
+        most=1.5,
+    )
+    longer = step_seconds(rows=16, prompt=LONG) / step_seconds(rows=16)
+    report.line(f"step of 16 rows with {LONG} tokens each against {PROMPT}", f"x {longer:.2f}", longer, most=1.2)
+    crowded = step_seconds(rows=64, waiting=WAITING) / step_seconds(rows=64)
+    report.line(f"step of 64 rows with {WAITING} requests waiting against none", f"x {crowded:.2f}", crowded, most=1.2)
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    report = Report("core_speed", {"prompt tokens": PROMPT, "steps": BATCH_STEPS})
+    with no_sampler():
+        report_steps(report)
+    report_kv(report)
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
