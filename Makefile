@@ -38,6 +38,7 @@ lint: setup ## Format, rules, types, imports, locks, pages, YAML, shell, charts
 	@scripts/lint.sh
 
 bench: setup ## Measure the engine on this machine
+	@$(PYTHON) -m bench.core_speed
 	@$(PYTHON) -m bench.sampling_share
 	@$(PYTHON) -m bench.figures
 

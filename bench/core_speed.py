@@ -64,7 +64,8 @@ def main() -> int:
     with no_sampler():
         report_steps(report)
     report_kv(report)
-    return report.end()
+    report.write()
+    return 0
 
 
 if __name__ == "__main__":

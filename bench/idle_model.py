@@ -103,6 +103,7 @@ class IdleCore:
     """An engine core whose model and sampler do nothing. Use within `with no_sampler():`."""
 
     def __init__(self, *, rows: int, blocks: int, queued: int = 1) -> None:
+        block_bytes = 2 * BLOCK * 4
         config = EngineConfig(
             source="none",
             model_path="none",
@@ -112,8 +113,8 @@ class IdleCore:
             max_requests=rows,
             max_batch_tokens=max(4096, rows),
             max_queued_requests=queued + rows,
+            kv_cache_size=(blocks + 1) * block_bytes,
         )
-        block_bytes = 2 * BLOCK * 4
         facts = ModelFacts(
             vocab_size=VOCABULARY,
             context_length=CONTEXT,
@@ -122,7 +123,7 @@ class IdleCore:
             device="cpu",
             attention="none",
             groups=(KVGroup(GroupKind.FULL, (0,), BLOCK, block_bytes),),
-            device_bytes_total=(blocks + 1) * block_bytes,
+            device_bytes_total=1 << 40,
             device_bytes_used=0,
         )
         limits = RunnerLimits(max_requests=rows, max_tokens=CONTEXT, block_tokens=BLOCK)

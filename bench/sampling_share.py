@@ -135,7 +135,8 @@ def main() -> int:
         for name, params in KINDS.items():
             step, sampler = share.measure(params, arguments.steps)
             report.line(name, f"{sampler / step:.1%} of {step * 1e3:.0f} ms", sampler / step, most=WANTED)
-    return report.end()
+    report.write()
+    return 0
 
 
 if __name__ == "__main__":

@@ -133,7 +133,11 @@ class Branch:
     @property
     def decoding(self) -> bool:
         """Whether the next step computes just the newest output token."""
-        return self.life is Life.RUNNING and self.todo == 1 and self.scheduled >= self.request.prompt_length
+        scheduled, request = self.scheduled, self.request
+        known = len(self.tokens) + self.pending
+        return (
+            scheduled + 1 == known and request.prompt_length < known < request.token_limit and self.life is Life.RUNNING
+        )
 
     def start(self, tokens_from_host: int, *, computed: int, scheduled: int) -> None:
         """Take the row. What a prefix hit brought is computed already; a fork's prompt is on its way."""
@@ -175,7 +179,8 @@ class Branch:
         self.trail.clear()
 
     def check(self) -> None:
-        assert 0 <= self.computed <= self.scheduled <= self.known, (self.computed, self.scheduled, self.known)
+        known = len(self.tokens) + self.pending
+        assert 0 <= self.computed <= self.scheduled <= known, (self.computed, self.scheduled, known)
 
 
 @dataclass(slots=True, eq=False)

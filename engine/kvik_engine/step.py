@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from kvik_engine.params import SamplingParams
 
@@ -127,8 +127,7 @@ class TableChange:
     block: BlockId
 
 
-@dataclass(frozen=True, slots=True)
-class RowWork:
+class RowWork(NamedTuple):
     """Tokens [start, start + length) of a row are computed in this step.
 
     `from_last_sample` is true when the single input token is the row's last sample, which the host may not have seen;
@@ -175,8 +174,7 @@ class TokenLogprob:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One sampled token. `top` are the most likely tokens, best first, when the request asked for logprobs.
 
     `error` is set instead of a useful token when this row alone failed (non-finite logits, say): the row's request

@@ -63,15 +63,19 @@ def kv_tokens(scheduler: Scheduler) -> int:
     """
     kv = scheduler.kv
     slots = kv.pool.owned * kv.block_tokens
-    empty = sum(holding.length * kv.block_tokens - branch.computed for branch, holding in kv.holdings.items())
+    # Lists, not generators: this is looked at in every step, for every branch.
+    entries = sum([len(holding.tables[0]) for holding in kv.holdings.values()])
+    empty = entries * kv.block_tokens - sum([branch.computed for branch in kv.holdings])
     return max(0, slots - empty * len(kv.groups))
 
 
 def waiting_prompt_tokens(scheduler: Scheduler) -> int:
     """Prompt tokens nobody has computed yet, of waiting requests and of those admitted."""
     admitted = sum(
-        max(0, request.prompt_length - branch.scheduled)
-        for request in scheduler.running
-        if (branch := request.leader) is not None
+        [
+            max(0, request.prompt_length - leader.scheduled)
+            for request in scheduler.running
+            if request.branches[0].scheduled < request.prompt_length and (leader := request.leader)
+        ]
     )
     return scheduler.waiting.prompt_tokens + admitted

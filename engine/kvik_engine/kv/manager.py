@@ -228,7 +228,11 @@ class KVManager:
         if upto > len(tables[0]) * self.block_tokens:
             return False
         index, offset = divmod(branch.scheduled, self.block_tokens)
-        return not offset or all(table[index].holders == 1 for table in tables)
+        if offset:
+            for table in tables:
+                if table[index].holders > 1:
+                    return False
+        return True
 
     def missing(self, branch: Branch, upto: int) -> int:
         """Blocks that `prepare` would take, over all groups."""
@@ -260,8 +264,9 @@ class KVManager:
         Steps in flight start behind the computed tokens, so they read nothing that is given back here.
         """
         holding = self._holdings[branch]
-        if branch.computed // self.block_tokens > holding.indexed:
-            self._index(branch, holding, branch.computed // self.block_tokens * self.block_tokens)
+        whole = branch.computed // self.block_tokens
+        if whole > holding.indexed:
+            self._index(branch, holding, whole * self.block_tokens)
         for group in self._windows:
             table, first = holding.tables[group], first_needed(self.groups[group], branch.computed)
             for index in range(holding.firsts[group], first):

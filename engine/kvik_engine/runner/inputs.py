@@ -71,31 +71,33 @@ def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs 
     last_tokens: list[int] = []
     source: list[int] = []
     sampling: list[Row] = []
-    lengths: list[int] = []
+    described: list[SamplingRow] = []
     end = 0
     for work in works:
         end += work.length
-        if not work.sampled_rows:
-            continue
-        source += [len(last_tokens)] * len(work.sampled_rows)
-        sampling += work.sampled_rows
-        lengths += [work.start + work.length] * len(work.sampled_rows)
-        last_tokens.append(end - 1)
+        for row in work.sampled_rows:
+            state = rows[row]
+            source.append(len(last_tokens))
+            sampling.append(row)
+            described.append(SamplingRow(state.params, state.choice, state.prompt_length, work.start + work.length))
+        if work.sampled_rows:
+            last_tokens.append(end - 1)
     if not sampling:
         return None
     device = rows.tokens.device
-    states = [rows[row] for row in sampling]
-    described = [
-        SamplingRow(params=state.params, choice=state.choice, prompt_length=state.prompt_length, length=length)
-        for state, length in zip(states, lengths, strict=True)
-    ]
-    changed = [(row, one.length) for row, one in zip(sampling, described, strict=True) if penalised(one.params)]
-    longest = max((length for _, length in changed), default=0)
-    at = torch.tensor([row for row, _ in changed], dtype=torch.int64).to(device)
     return SamplingInputs(
         last_tokens=torch.tensor(last_tokens).to(device),
         source=None if len(last_tokens) == len(sampling) else torch.tensor(source).to(device),
         rows=sampling,
-        positions=lengths,
-        batch=SamplingBatch(rows=described, tokens=rows.tokens[at, :longest].long()),
+        positions=[one.length for one in described],
+        batch=SamplingBatch(rows=described, tokens=_tokens_of_penalised(sampling, described, rows)),
     )
+
+
+def _tokens_of_penalised(sampling: Sequence[Row], described: Sequence[SamplingRow], rows: RowTable) -> Tensor:
+    """See SamplingBatch.tokens."""
+    chosen = [(row, one.length) for row, one in zip(sampling, described, strict=True) if penalised(one.params)]
+    if not chosen:
+        return torch.zeros((0, 0), dtype=torch.int64, device=rows.tokens.device)
+    at = torch.tensor([row for row, _ in chosen]).to(rows.tokens.device)
+    return rows.tokens[at, : max(length for _, length in chosen)].long()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -51,10 +51,15 @@ class PendingResult:
             self._end.synchronize()
             self._seconds = self._begin.elapsed_time(self._end) / 1000
         assert self._seconds is not None, "launched comes first"
-        samples = () if self._samples is None else tuple(self._list(self._samples))
+        samples = () if self._samples is None else tuple(self._listed(self._samples))
         return StepResult(step=self._step, samples=samples, seconds=self._seconds)
 
-    def _list(self, samples: Samples) -> Iterator[Sample]:
+    def _listed(self, samples: Samples) -> Iterable[Sample]:
+        if samples.logprobs is None and all(samples.finite.tolist()):
+            return map(Sample, self._rows, samples.tokens.tolist())
+        return self._with_logprobs_and_errors(samples)
+
+    def _with_logprobs_and_errors(self, samples: Samples) -> Iterator[Sample]:
         logprobs = iter([] if samples.logprobs is None else samples.logprobs.tolist())
         top_logprobs = iter([] if samples.top_logprobs is None else samples.top_logprobs.tolist())
         top_tokens = iter([] if samples.top_tokens is None else samples.top_tokens.tolist())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvik_engine.request import Branch, Finish
 from kvik_engine.step import Sample
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
 
     `stop` is true when the token is a stop token: it ends the branch and is not shown.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvik_engine.kv.manager import Prepared, Tables
 from kvik_engine.request import Branch, Request
 from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, SwapIn, SwapOut, TableChange
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedWork:
+class PlannedWork(NamedTuple):
     """Tokens up to `upto` are computed for `branches`: the one that works, then the forks that start from it.
 
     With `samples`, all of them sample. A preempted branch is not started again before the step is settled.
@@ -87,17 +87,17 @@ class PlanBuilder:
 
     def work(self, branch: Branch, upto: int, prepared: Prepared, *, forks: list[Branch], samples: bool) -> None:
         """`branch` computes its tokens up to `upto`; with `samples`, it and its fresh `forks` sample the next one."""
-        start = branch.scheduled
-        for target in (branch, *forks):
-            target.plan(upto, self.step, samples=samples)
+        row, start = _row(branch), branch.scheduled
         branches = (branch, *forks)
-        rows = tuple([_row(target) for target in branches]) if samples else ()
+        for target in branches:
+            target.plan(upto, self.step, samples=samples)
+        rows = (row, *[_row(fork) for fork in forks]) if samples else ()
         from_last_sample = start >= branch.row_tokens
-        self._work.append(RowWork(_row(branch), start, upto - start, from_last_sample, prepared.new_blocks, rows))
+        self._work.append(RowWork(row, start, upto - start, from_last_sample, prepared.new_blocks, rows))
         self._planned.append(PlannedWork(branches, upto, samples))
         for own in prepared.copies:
             self._copies.append(own.copy)
-            self._changes.append(TableChange(_row(branch), own.group, own.index, own.copy.target))
+            self._changes.append(TableChange(row, own.group, own.index, own.copy.target))
         self.scheduled.add(branch.request)
         self.tokens_left -= upto - start
 
