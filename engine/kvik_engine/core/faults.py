@@ -86,6 +86,6 @@ class FaultyRunner:
     def collect(self) -> StepResult:
         result = self._runner.collect()
         if result.samples and any(f.kind == "row-error" and f.step == result.step for f in self._faults):
-            failed = replace(result.samples[0], error="injected fault")
+            failed = result.samples[0]._replace(error="injected fault")
             return replace(result, samples=(failed, *result.samples[1:]))
         return result
