@@ -111,6 +111,7 @@ def allocate(runner: ModelRunner, blocks: int) -> Ledger:
         memory_fraction=1.0,
         device_bytes_total=facts.device_bytes_total,
         device_bytes_used=0,
+        step_tokens=512,
     )
     assert ledger.blocks == blocks
     runner.allocate(blocks)

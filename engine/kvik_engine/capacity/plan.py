@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvik_engine.capacity.activations import RUNTIME_BYTES, step_bytes
@@ -12,7 +12,7 @@ from kvik_engine.capacity.ranks import rank_config
 from kvik_engine.capacity.roofline import Roofline, cost_per_million, roofline
 from kvik_engine.capacity.step_work import decode_work, prefill_work
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.sizing import Ledger, device_bytes, size_cache
+from kvik_engine.kv.sizing import Ledger, blocks_held, device_bytes, size_cache
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.parameters import count_parameters
@@ -43,12 +43,12 @@ class Requests:
     """Requests of the wanted context in the KV cache of one rank. Bytes and blocks are over all KV groups."""
 
     blocks_each: int
-    """Of one that shares nothing."""
+    """Of one alone, at its fullest moment."""
     bytes_each: int
     fit: int
     """How many fit, with the shared prefix held once."""
     longest: int
-    """The longest context at the wanted concurrency, the prefix included; 0 when not one block each is left."""
+    """The longest context at the wanted concurrency, the prefix included; 0 when not even one token each fits."""
     memory_needed: int
     """The smallest device for all wanted requests."""
 
@@ -123,6 +123,7 @@ def make_plan(config: ModelConfig, wanted: Wanted) -> Plan:
         memory_fraction=wanted.memory_fraction,
         device_bytes_total=wanted.memory_bytes,
         device_bytes_used=used,
+        step_tokens=wanted.max_batch_tokens,
     )
     requests = _requests(groups, ledger, used, wanted)
     rows = min(requests.fit, wanted.concurrency)
@@ -142,42 +143,47 @@ def make_plan(config: ModelConfig, wanted: Wanted) -> Plan:
     )
 
 
-def blocks_of(groups: Sequence[KVGroup], tokens: int) -> int:
-    """Blocks that a request of `tokens` holds at its end."""
-    return sum(-(-tokens // group.block_tokens) for group in groups)
-
-
 def _requests(groups: Sequence[KVGroup], ledger: Ledger, used: int, wanted: Wanted) -> Requests:
-    common = _common_blocks(groups, wanted.shared_prefix)
-    each = blocks_of(groups, wanted.context)
-    needed = common + wanted.concurrency * (each - common)
-    longest = _longest(groups, ledger, common, wanted)
+    def held(requests: int, tokens: int) -> int:
+        return _held(groups, requests, tokens, wanted)
+
+    each = held(1, wanted.context)
+    needed = held(wanted.concurrency, wanted.context)
     return Requests(
         blocks_each=each,
         bytes_each=each * ledger.block_bytes,
-        fit=max(0, ledger.blocks - common) // (each - common),
-        longest=longest,
+        fit=_fit(lambda requests: held(requests, wanted.context), ledger.blocks),
+        longest=_most(lambda tokens: held(wanted.concurrency, tokens) <= ledger.blocks, 0, ledger.context),
         memory_needed=device_bytes((needed + 1) * ledger.block_bytes, used, wanted.memory_fraction),
     )
 
 
-def _longest(groups: Sequence[KVGroup], ledger: Ledger, common: int, wanted: Wanted) -> int:
-    """By bisection: blocks_of grows with the tokens."""
-    low, high = 0, ledger.context
+def _held(groups: Sequence[KVGroup], requests: int, tokens: int, wanted: Wanted) -> int:
+    """Blocks of so many requests of so many tokens, with the shared prefix held once."""
+    shared = min(wanted.shared_prefix, tokens)
+    return blocks_held(groups, [tokens] * requests, step_tokens=wanted.max_batch_tokens, shared=shared)
+
+
+def _fit(held: Callable[[int], int], blocks: int) -> int:
+    """How many requests fit. Each further one takes at most what the second one does, and less where windows are full:
+    so the first guess fits, and is the answer without windows."""
+    if held(1) > blocks:
+        return 0
+    guess = 1 + (blocks - held(1)) // (held(2) - held(1))
+    return guess if held(guess + 1) > blocks else _most(lambda requests: held(requests) <= blocks, guess, blocks)
+
+
+def _most(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number from `low` to `high` that fits, given that `low` and all smaller ones do."""
     while low < high:
         middle = (low + high + 1) // 2
-        own = max(0, blocks_of(groups, middle) - common)
-        low, high = (middle, high) if common + wanted.concurrency * own <= ledger.blocks else (low, middle - 1)
-    return low if low > wanted.shared_prefix or not wanted.shared_prefix else 0
-
-
-def _common_blocks(groups: Sequence[KVGroup], prefix: int) -> int:
-    """Only whole blocks are shared while requests run."""
-    return sum(prefix // group.block_tokens for group in groups)
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def _prefix(groups: Sequence[KVGroup], wanted: Wanted) -> Prefix | None:
-    common = _common_blocks(groups, wanted.shared_prefix)
+    """Groups that see a window only keep no prefix for long, so they are left out."""
+    common = sum(wanted.shared_prefix // group.block_tokens for group in groups if group.window is None)
     if not common:
         return None
     once = common * groups[0].block_bytes

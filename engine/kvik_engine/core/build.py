@@ -44,6 +44,7 @@ def size(config: EngineConfig, facts: ModelFacts) -> Ledger:
         memory_fraction=config.memory_fraction,
         device_bytes_total=facts.device_bytes_total - of_the_device,
         device_bytes_used=facts.device_bytes_used,
+        step_tokens=config.max_batch_tokens,
         swap_slots=slots,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.kv.windows import most_at_once
 from kvik_engine.step import KVGroup
 
 MIN_POOL_TOKENS = 256
@@ -28,7 +29,7 @@ class Ledger:
     bytes_per_token: int
     blocks: int
     max_tokens: int
-    """Tokens that fit at once, over all requests."""
+    """Tokens that fit at once: over all requests, or of one where layers see a window only."""
     context: int
     """Tokens that one request may have, prompt and output."""
     model_context: int
@@ -58,9 +59,13 @@ def size_cache(
     memory_fraction: float,
     device_bytes_total: int,
     device_bytes_used: int,
+    step_tokens: int,
     swap_slots: int = 0,
 ) -> Ledger:
-    """Size the cache. Raises StartError InsufficientMemory when it would hold too little or not fit the device."""
+    """Size the cache; a step computes at most `step_tokens` tokens.
+
+    Raises StartError InsufficientMemory when it would hold too little or not fit the device.
+    """
     block_tokens, block_bytes = groups[0].block_tokens, groups[0].block_bytes
     room = device_bytes_total - device_bytes_used
     if kv_cache_size is None:
@@ -77,10 +82,10 @@ def size_cache(
             )
     per_token = sum(group.block_bytes for group in groups) // block_tokens
     blocks = max(0, capacity // block_bytes - 1)
-    tokens = blocks // len(groups) * block_tokens
+    tokens = longest_request(groups, blocks, step_tokens=step_tokens)
     least = min(MIN_POOL_TOKENS, model_context, context_limit or model_context)
     if tokens < least:
-        enough = (-(-least // block_tokens) * len(groups) + 1) * block_bytes
+        enough = (blocks_held(groups, [least], step_tokens=step_tokens) + 1) * block_bytes
         remedy = f"a KV cache of {_mib_up(enough)}"
         if kv_cache_size is None:
             remedy += f", so a device of {_mib_up(device_bytes(enough, device_bytes_used, memory_fraction))}"
@@ -99,6 +104,25 @@ def size_cache(
         model_context=model_context,
         swap_slots=swap_slots,
     )
+
+
+def blocks_held(groups: Sequence[KVGroup], lengths: Sequence[int], *, step_tokens: int, shared: int = 0) -> int:
+    """Blocks over all groups that requests of these lengths hold at once, their first `shared` tokens in common."""
+    return sum(most_at_once(group, lengths, shared=shared, step_tokens=step_tokens) for group in groups)
+
+
+def longest_request(groups: Sequence[KVGroup], blocks: int, *, step_tokens: int) -> int:
+    """Tokens of the longest request that so many blocks hold, alone. Whole blocks; found by bisection.
+
+    Where all layers see a window only, no number of tokens would be too much: then as many as there are slots.
+    """
+    block_tokens = groups[0].block_tokens
+    low, high = 0, blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        held = blocks_held(groups, [middle * block_tokens], step_tokens=step_tokens)
+        low, high = (middle, high) if held <= blocks else (low, middle - 1)
+    return low * block_tokens
 
 
 def device_bytes(cache_bytes: int, device_bytes_used: int, memory_fraction: float) -> int:

@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.sizing import Ledger, device_bytes, size_cache
+from kvik_engine.kv.sizing import Ledger, blocks_held, device_bytes, longest_request, size_cache
 from kvik_engine.step import GroupKind, KVGroup
 
 MIB = 1 << 20
@@ -18,8 +22,7 @@ DEMO = group(layers=30, kv_heads=3, head_dim=64, element=2)
 
 
 def size(
-    kv_group: KVGroup = DEMO,
-    *,
+    *kv_groups: KVGroup,
     model_context: int = 8192,
     context_limit: int | None = None,
     kv_cache_size: int | None = None,
@@ -28,13 +31,14 @@ def size(
     used: int = GIB,
 ) -> Ledger:
     return size_cache(
-        (kv_group,),
+        kv_groups or (DEMO,),
         model_context=model_context,
         context_limit=context_limit,
         kv_cache_size=kv_cache_size,
         memory_fraction=memory_fraction,
         device_bytes_total=total,
         device_bytes_used=used,
+        step_tokens=512,
     )
 
 
@@ -85,6 +89,27 @@ def test_too_little_memory_is_a_start_error_that_says_the_numbers(setting: dict[
         size(**setting)  # type: ignore[arg-type]
     assert error.value.reason is StartReason.INSUFFICIENT_MEMORY
     assert "MiB" in error.value.message
+
+
+def test_layers_that_see_a_window_do_not_limit_the_context_by_what_is_behind_it() -> None:
+    """One full group and three of 1,024 tokens: far fewer blocks than four full groups would take."""
+    full = group(layers=4, kv_heads=1, head_dim=64, element=2)
+    windowed = replace(full, kind=GroupKind.WINDOW, window=1024)
+    cache = {"kv_cache_size": 1001 * full.block_bytes, "model_context": 100_000}
+    held = 3 * (1024 // 16 + 2 + 512 // 16)
+
+    assert size(full, full, full, full, **cache).context == 1000 // 4 * 16
+    assert size(full, windowed, windowed, windowed, **cache).context == (1000 - held) * 16
+
+
+@given(blocks=st.integers(64, 5000), window=st.integers(1, 4096), groups=st.integers(0, 6))
+def test_the_served_context_fits_and_a_block_more_does_not(blocks: int, window: int, groups: int) -> None:
+    windowed = replace(DEMO, kind=GroupKind.WINDOW, window=window)
+    kinds = (DEMO, *[windowed] * groups)
+    tokens = longest_request(kinds, blocks, step_tokens=512)
+
+    assert blocks_held(kinds, [tokens], step_tokens=512) <= blocks
+    assert blocks_held(kinds, [tokens + 16], step_tokens=512) > blocks
 
 
 def test_a_model_of_short_context_needs_no_more_than_that() -> None:
