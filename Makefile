@@ -25,7 +25,7 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
-.PHONY: setup fmt lint bench
+.PHONY: setup fmt lint bench claims
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
@@ -41,6 +41,9 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench.core_speed
 	@$(PYTHON) -m bench.sampling_share
 	@$(PYTHON) -m bench.figures
+
+claims: setup ## Try what Kvik says of itself: docs/claims.md
+	@$(PYTHON) -m bench.claims
 
 ##@ Test
 .PHONY: test test-all test-unit test-kernels test-integration test-e2e triton36

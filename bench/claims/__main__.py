@@ -1,0 +1,94 @@
+"""Tries what Kvik says of itself, on the real engine: `make claims`, or `python -m bench.claims --only ID ...`.
+
+Each claim becomes a line of bench/results/claims.jsonl, and all of them the page docs/claims.md. Exit code 1 when a
+claim that was tried does not hold.
+"""
+
+import argparse
+import datetime as dt
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.claims import batching, chat, chunking, fork, paging, prefix, sharing
+from bench.claims.claim import Claim, line
+from bench.claims.engine import demo_runner
+from bench.claims.page import PAGE, RESULTS, merge, page, read_results
+from kvik_engine import __version__
+
+CLAIMS: tuple[Claim, ...] = (
+    *batching.CLAIMS,
+    *prefix.CLAIMS,
+    *chat.CLAIMS,
+    *chunking.CLAIMS,
+    *fork.CLAIMS,
+    *sharing.CLAIMS,
+    *paging.CLAIMS,
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.claims", description=__doc__)
+    known = [claim.id for claim in CLAIMS]
+    parser.add_argument("--only", nargs="+", metavar="ID", choices=known, default=known, help=", ".join(known))
+    parser.add_argument("--page", action="store_true", help="write the page from the lines that are there, try nothing")
+    arguments = parser.parse_args()
+    results: list[dict[str, Any]] = []
+    if not arguments.page:
+        results = try_claims([claim for claim in CLAIMS if claim.id in arguments.only])
+    PAGE.write_text(page(read_results()))
+    return 0 if all(result["ok"] for result in results) else 1
+
+
+def try_claims(claims: list[Claim]) -> list[dict[str, Any]]:
+    """One after the other; each line is kept as soon as it is there."""
+    # Children inherit the path; one thread, so that CPU time is the time of a machine with nothing else to do.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines end too
+    results = []
+    for claim in claims:
+        started, described = time.monotonic(), machine()
+        result = line(claim, claim.measure(), described)
+        keep(result)
+        results.append(result)
+        verdict = "holds" if result["ok"] else f"FAILS: {result['reason']}"
+        print(f"{claim.id:>3} {claim.what}: {result['baseline']} -> {result['ours']} {claim.unit}")
+        print(f"    ratio {result['ratio']}, wanted {claim.wanted}: {verdict} ({time.monotonic() - started:.0f} s)")
+        print(f"    {result['figures']}", flush=True)
+    return results
+
+
+def machine() -> dict[str, Any]:
+    """What the figures are taken on, now."""
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [text.partition(":")[2].strip() for text in cpuinfo if text.startswith("model name")]
+    return {
+        "cpu": names[0] if names else "an unknown CPU",
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "dtype": demo_runner().facts.dtype,
+        "version": __version__,
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Into the file, in place of an older line of the same claim. Several runs at once may try different claims."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        kept = merge(read_results(), [result])
+        file.truncate(0)
+        file.writelines(json.dumps(one) + "\n" for one in kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Claims 8 and 9: who is served when there is more to do than can be done."""
+
+from collections.abc import Sequence
+
+from bench.claims.claim import CPU_CLOCK, Claim, Measured
+from bench.claims.engine import Arrival, Engine, Served, demo_config, demo_runner
+from bench.claims.workload import percentile, prompt
+
+ROWS, INTERACTIVE, BATCH = 8, 12, 24
+INTERACTIVE_PROMPT, INTERACTIVE_OUTPUT, BATCH_PROMPT, BATCH_OUTPUT = 64, 8, 256, 48
+_EVERY = 0.7
+"""Seconds between interactive requests."""
+
+
+def slo_classes() -> Measured:
+    baseline, ours = _interactive_ttft(1, 1), _interactive_ttft(0, 2)
+    alone = _interactive_ttft(0, None)
+    ok = ours < baseline
+    return Measured(
+        baseline=baseline,
+        ours=ours,
+        ratio=baseline / ours,
+        ok=ok,
+        reason=None if ok else "interactive requests wait as long without classes",
+        figures={"P99 TTFT without any batch request": alone, "ours of that": ours / alone},
+    )
+
+
+def _interactive_ttft(interactive: int, batch: int | None) -> float:
+    """P99, with requests of these classes; None leaves the batch requests out."""
+    arrivals = [
+        Arrival(
+            prompt=prompt(INTERACTIVE_PROMPT, seed=n),
+            output_tokens=INTERACTIVE_OUTPUT,
+            at=0.5 + n * _EVERY,
+            slo_class=interactive,
+        )
+        for n in range(INTERACTIVE)
+    ]
+    asked = len(arrivals)
+    if batch is not None:
+        arrivals += [
+            Arrival(prompt=prompt(BATCH_PROMPT, seed=900 + n), output_tokens=BATCH_OUTPUT, slo_class=batch)
+            for n in range(BATCH)
+        ]
+    engine = Engine(demo_runner(), demo_config(blocks=1000, max_requests=ROWS))
+    served = engine.serve(arrivals, until=lambda all_: _answered(all_, INTERACTIVE_PROMPT) == asked)
+    return percentile([one.ttft for one in served if len(one.arrival.prompt) == INTERACTIVE_PROMPT], 99)
+
+
+def _answered(served: Sequence[Served], prompt_tokens: int) -> int:
+    return sum(bool(one.token_times) and len(one.arrival.prompt) == prompt_tokens for one in served)
+
+
+GREEDY, MODEST, TENANT_PROMPT, TENANT_OUTPUT = 40, 10, 64, 32
+
+
+def tenants() -> Measured:
+    """Both have more waiting than fits, so the fair share of each is half of the tokens."""
+    without, ours = _modest_share(("", "")), _modest_share(("greedy", "modest"))
+    kept = ours / 0.5
+    return Measured(
+        baseline=without / 0.5,
+        ours=kept,
+        ratio=kept / (without / 0.5),
+        ok=kept >= 0.8,
+        reason=None if kept >= 0.8 else f"only {kept:.0%} of its fair share",
+    )
+
+
+def _modest_share(names: tuple[str, str]) -> float:
+    """Of the tokens computed from its first arrival until its last answer, how many were the modest tenant's."""
+    greedy = [
+        Arrival(prompt=prompt(TENANT_PROMPT, seed=n), output_tokens=TENANT_OUTPUT, tenant=names[0])
+        for n in range(GREEDY)
+    ]
+    modest = [
+        Arrival(prompt=prompt(TENANT_PROMPT, seed=700 + n), output_tokens=TENANT_OUTPUT, at=0.1, tenant=names[1])
+        for n in range(MODEST)
+    ]
+    last = {tuple(one.prompt) for one in modest}
+    engine = Engine(demo_runner(), demo_config(blocks=1000, max_requests=ROWS))
+    served = engine.serve([*greedy, *modest])
+    own = [one for one in served if tuple(one.arrival.prompt) in last]
+    begin, end = min(one.arrival.at for one in own), max(one.token_times[-1] for one in own)
+    counted = {True: 0, False: 0}
+    for one in served:
+        counted[tuple(one.arrival.prompt) in last] += sum(begin <= moment <= end for moment in one.token_times)
+    return counted[True] / (counted[True] + counted[False])
+
+
+CLAIMS = (
+    Claim(
+        id="8",
+        what="Interactive requests begin soon although batch work is waiting",
+        baseline="the same requests without classes",
+        unit="seconds, P99 time to first token of interactive requests",
+        wanted="lower",
+        concurrency=f"{BATCH} batch at once, then {INTERACTIVE} interactive, one each {_EVERY} s; {ROWS} rows",
+        prompt_tokens=f"{INTERACTIVE_PROMPT} interactive, {BATCH_PROMPT} batch",
+        output_tokens=f"{INTERACTIVE_OUTPUT} interactive, {BATCH_OUTPUT} batch",
+        clock=CPU_CLOCK,
+        measure=slo_classes,
+    ),
+    Claim(
+        id="9",
+        what="A greedy tenant leaves a modest one its share",
+        baseline="the same requests without tenants, in the order of arrival",
+        unit="of its fair share (half of the output tokens from its first arrival to its last answer)",
+        wanted="0.8 or more",
+        concurrency=f"{GREEDY} of the greedy tenant at once, {MODEST} of the modest one 0.1 s later; {ROWS} rows",
+        prompt_tokens=f"{TENANT_PROMPT}",
+        output_tokens=f"{TENANT_OUTPUT}",
+        clock=CPU_CLOCK,
+        measure=tenants,
+    ),
+)
