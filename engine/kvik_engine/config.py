@@ -59,6 +59,9 @@ class EngineConfig:
     memory_fraction: float = 0.9
     swap_space: int = 0
     """Memory of the host for the KV of preempted requests and for evicted prefixes."""
+    disk_cache: str | None = None
+    """Directory of the disk cache below the swap space; None: none."""
+    disk_cache_size: int | None = None
     prefix_cache: str = "radix"
     """radix, block-hash or disabled."""
     drain_timeout: float = 120.0

@@ -147,12 +147,16 @@ class Branch:
         self.computed, self.scheduled = computed, scheduled
         self.check()
 
-    def load(self, tokens: int, step: int, *, computed: int) -> None:
-        """Step `step` fills the branch's blocks with the KV of its first `tokens` tokens; `computed` were there."""
+    def load(self, tokens: int, *, computed: int) -> None:
+        """The branch's blocks are about to get the KV of its first `tokens` tokens; `computed` were there."""
         self.life = after(self.life, LifeEvent.LOAD)
         self.computed, self.scheduled = computed, tokens
-        self.last_step = step
         self.check()
+
+    def unload(self) -> None:
+        """What was to be loaded did not arrive: wait again, in the same row."""
+        self.life = after(self.life, LifeEvent.PREEMPT)
+        self.computed = self.scheduled = 0
 
     def plan(self, upto: int, step: int, *, samples: bool) -> None:
         """A planned step computes tokens up to `upto` and perhaps samples the next one."""

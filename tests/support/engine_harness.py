@@ -27,6 +27,7 @@ from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
 from kvik_engine.step import Row, Runner
+from tests.support.fake_disk import FakeDisk
 from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, solo_output
 
 API = 1
@@ -76,6 +77,8 @@ class Harness:
     swap_slots: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.SWAP
     swap_threshold: int | None = None
+    disk: bool = False
+    """Below the swap space; `fake_disk.go_on` lets its jobs end."""
     overlap: int = 0
     context: int = 4096
     runner: FakeRunner | None = None
@@ -86,6 +89,7 @@ class Harness:
             block_tokens=self.block_tokens, rows=self.max_requests, windows=self.windows
         )
         self.fake.allocate(self.blocks)
+        self.fake_disk = FakeDisk(self.fake)
         groups = self.fake.facts.groups
         cache: PrefixCache = self.index(groups) if self.prefix_cache else NoPrefixCache(len(groups))
         names = ContentNames(self.block_tokens)
@@ -121,7 +125,7 @@ class Harness:
             bytes_per_token=self.fake.block_bytes // self.block_tokens,
             copy_bytes_per_second=space.copy_bytes_per_second,
         )
-        return HostTier(self.kv, HostPool(self.swap_slots), names, choice)
+        return HostTier(self.kv, HostPool(self.swap_slots), names, choice, self.fake_disk if self.disk else None)
 
     def submit(
         self,

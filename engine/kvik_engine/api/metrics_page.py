@@ -119,6 +119,24 @@ class _CoreCollector(Collector):
         moved.add_metric([self._config.model_name, "out"], stats.swapped_out_blocks_total)
         moved.add_metric([self._config.model_name, "in"], stats.swapped_in_blocks_total)
         yield moved
+        if self._config.disk_cache is not None:
+            yield from self._disk(stats)
+
+    def _disk(self, stats: CoreStats) -> Iterator[Metric]:
+        yield self._value("kvik_disk_cache_blocks", "Blocks in the disk cache.", stats.disk_cache_blocks)
+        jobs = CounterMetricFamily(
+            "kvik_disk_cache_jobs",
+            "Blocks written to and read from the disk cache.",
+            labels=["model_name", "operation", "outcome"],
+        )
+        for operation, outcome, count in (
+            ("write", "ok", stats.disk_cache_written_total),
+            ("write", "error", stats.disk_cache_failed_writes_total),
+            ("read", "ok", stats.disk_cache_read_total),
+            ("read", "error", stats.disk_cache_failed_reads_total),
+        ):
+            jobs.add_metric([self._config.model_name, operation, outcome], count)
+        yield jobs
 
     def _work(self, stats: CoreStats) -> Iterator[Metric]:
         yield self._value("kvik_num_requests_running", "Requests that hold a row.", stats.running)

@@ -12,6 +12,7 @@ from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
 from kvik_engine.kv.content_names import ContentNames, NamingCache
+from kvik_engine.kv.disk_tier import LowerTier
 from kvik_engine.kv.host_pool import HostPool
 from kvik_engine.kv.host_tier import HostTier
 from kvik_engine.kv.prefix_cache import NoPrefixCache, PrefixCache
@@ -59,6 +60,7 @@ def build_core(
     overlap: int,
     strategy: Strategy = PRODUCT,
     host: HostSpace | None = None,
+    below: LowerTier | None = None,
 ) -> EngineCore:
     """An engine core over a runner whose pool, and swap space if there is any, are allocated as the ledger says."""
     facts = runner.facts
@@ -68,9 +70,10 @@ def build_core(
     if host is not None and config.prefix_cache != "disabled":
         cache = NamingCache(cache, names, ledger.block_tokens)
     kv = strategy.kv(facts, ledger, cache, step_limits.max_batch_tokens)
-    offload = (
-        None if host is None else HostTier(kv, HostPool(ledger.swap_slots), names, swap_choice(config, ledger, host))
-    )
+    offload = None
+    if host is not None:
+        choice = swap_choice(config, ledger, host)
+        offload = HostTier(kv, HostPool(ledger.swap_slots), names, choice, below)
     scheduler = Scheduler(step_limits, kv, offload=offload, batching=strategy.batching(), room=strategy.room())
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),

@@ -20,6 +20,9 @@ from kvik_engine.step import Runner
 
 log = logging.getLogger(__name__)
 
+_LOADING_SECONDS = 0.001
+"""Between two looks when all work waits for a disk."""
+
 
 class Channel(Protocol):
     """The core's end of the wire: `ipc.core_channel.CoreChannel`, or two lists in memory."""
@@ -58,6 +61,7 @@ class EngineCore:
         self._clock = clock
         self._requests: dict[RequestKey, Request] = {}
         self._news = NewsByApi()
+        self._patience = 0.0
 
     @property
     def now(self) -> float:
@@ -74,7 +78,7 @@ class EngineCore:
 
         Without work it waits up to `wait` seconds for messages. Returns whether anything happened.
         """
-        received = self._channel.poll(0.0 if self.busy else wait)
+        received = self._channel.poll(self._patience if self.busy else wait)
         if received:
             self._gate.begin()
         for message in received:
@@ -88,7 +92,9 @@ class EngineCore:
         if received or settled:
             stats = self.stats.snapshot(self.scheduler)
             self._channel.send(stats, self._news.take(stats))
-        return bool(received or plan is not None or settled)
+        happened = bool(received or plan is not None or settled)
+        self._patience = 0.0 if happened else _LOADING_SECONDS
+        return happened
 
     def check_idle(self) -> None:
         """Without work nothing may be owned; BooksDoNotBalance says what was lost."""

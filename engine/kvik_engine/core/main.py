@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, size
+from kvik_engine.core.disk_cache import open_disk_cache
 from kvik_engine.core.faults import ENVIRONMENT, parse_faults, with_faults
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.warm_up import warm_up
@@ -93,6 +94,7 @@ def serve(config: EngineConfig) -> None:
     allocated = runner.allocate(ledger.blocks)
     assert allocated == ledger.allocated_bytes, f"the ledger says {ledger.allocated_bytes}, {allocated} were allocated"
     host = allocate_swap_space(runner, ledger)
+    below = open_disk_cache(config, runner.facts, host)
     progress("warming up")
     warmed = warm_up(runner, limits(config), ledger)
     heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
@@ -102,7 +104,8 @@ def serve(config: EngineConfig) -> None:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
-    core = build_core(config, with_faults(runner, faults), ledger, channel, time.monotonic, overlap=OVERLAP, host=host)
+    failing = with_faults(runner, faults)
+    core = build_core(config, failing, ledger, channel, time.monotonic, overlap=OVERLAP, host=host, below=below)
     stop = StopFlag()
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:

@@ -113,6 +113,12 @@ class CoreStats(msgspec.Struct, frozen=True):
     swap_blocks_cached: int
     swapped_out_blocks_total: int
     swapped_in_blocks_total: int
+    disk_cache_blocks: int
+    """Blocks on disk; this and the following are 0 without a disk cache."""
+    disk_cache_written_total: int
+    disk_cache_read_total: int
+    disk_cache_failed_writes_total: int
+    disk_cache_failed_reads_total: int
     prefix_query_tokens_total: int
     prefix_hit_tokens_total: int
     prompt_tokens_total: int

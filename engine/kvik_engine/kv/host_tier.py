@@ -1,5 +1,8 @@
 """KV in the host's memory: of preempted requests, and of prefixes that the device's pool evicted.
 
+Below it may lie a disk: what the device evicts is written on to it, and a prefix that only the disk has is read into
+slots first, while other requests go on.
+
 Both live in one pool of slots. A preempted request owns its slots until its blocks are filled again; a block that
 several of its branches share goes out and comes back once. Prefixes are cached: the longest unused goes first.
 
@@ -18,7 +21,9 @@ from typing import Protocol
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.check import BooksDoNotBalance
 from kvik_engine.kv.content_names import ContentNames
-from kvik_engine.kv.host_pool import HostPool, Slot
+from kvik_engine.kv.disk_tier import LowerTier, NoLowerTier
+from kvik_engine.kv.host_pool import ContentKey, HostPool, Slot
+from kvik_engine.kv.host_prefix import Place, Places, places_behind
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.offload import Load, OffloadUse
 from kvik_engine.kv.prefix_cache import Hit
@@ -48,48 +53,71 @@ class HostHolding:
 
 @dataclass(frozen=True, slots=True)
 class BranchLoad:
-    """How a branch gets its first `tokens` tokens: blocks that the device has, then those that the slots fill."""
+    """How a branch gets its first `tokens` tokens: blocks that the device has, then those that are filled."""
 
     branch: Branch
     hit: Hit
-    tables: Slots
+    tables: Places
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """Loads of all branches that come back together. A slot that several of them have fills one block."""
+    """Loads of all branches that come back together. A place that several of them have fills one block."""
 
     branches: tuple[BranchLoad, ...]
     swapped: bool
     """Whether it is their own KV, not a cached prefix that may be gone any time."""
 
     @property
-    def slots(self) -> dict[Slot, int]:
-        """Each slot once, with its group."""
+    def places(self) -> dict[Place, int]:
+        """Each place once, with its group."""
         return {
-            slot: group
+            place: group
             for one in self.branches
             for group, table in enumerate(one.tables)
-            for slot in table
-            if slot is not None
+            for place in table
+            if place is not None
         }
 
     @property
     def missing(self) -> int:
         idle = {block for one in self.branches for block in one.hit.shared if block.idle}
-        return len(self.slots) + len(idle)
+        return len(self.places) + len(idle)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Slots that are pinned for the blocks of a Loading branch, and those of them that the disk still fills."""
+
+    copies: list[tuple[Slot, Block]]
+    unread: set[Slot]
 
 
 class HostTier:
     """See kv.offload.Offload. The pool of the device tells it which blocks are evicted."""
 
-    def __init__(self, kv: KVManager, pool: HostPool, names: ContentNames, choice: SwapChoice) -> None:
+    def __init__(
+        self,
+        kv: KVManager,
+        pool: HostPool,
+        names: ContentNames,
+        choice: SwapChoice,
+        below: LowerTier | None = None,
+    ) -> None:
         kv.pool.evicting = self._evicting
         self.pool = pool
         self._kv = kv
         self._names = names
         self._choice = choice
+        self._below = below or NoLowerTier()
+        self._jobs: set[Slot] = set()
+        """Slots that the tier below reads or writes."""
+        self._reading: set[Slot] = set()
+        """Those of them whose content is not there yet."""
+        self._unfilled: dict[Branch, Fill] = {}
+        """Loading branches that wait for the tier below, or for the next step."""
+        self._spilled: dict[int, list[Slot]] = {}
         self._holdings: dict[Branch, HostHolding] = {}
         self._filling: dict[Branch, int] = {}
         """Loading branches, and the step that fills their blocks."""
@@ -105,7 +133,7 @@ class HostTier:
     @property
     def use(self) -> OffloadUse:
         pool = self.pool
-        return OffloadUse(pool.total, pool.owned, pool.cached, self._swapped_out, self._swapped_in)
+        return OffloadUse(pool.total, pool.owned, pool.cached, self._swapped_out, self._swapped_in, self._below.use)
 
     @property
     def holdings(self) -> Mapping[Branch, HostHolding]:
@@ -114,7 +142,23 @@ class HostTier:
 
     @property
     def pending(self) -> bool:
-        return self._begun or bool(self._outs or self._evicted)
+        return self._begun or bool(self._outs or self._evicted) or any(not f.unread for f in self._unfilled.values())
+
+    def advance(self) -> None:
+        for done in self._below.done():
+            self._jobs.remove(done.slot)
+            self._reading.discard(done.slot)
+            if done.error is not None and not done.wrote:
+                self.pool.forget(done.key)
+            for branch, fill in list(self._unfilled.items()):
+                if done.slot not in fill.unread:
+                    continue
+                fill.unread.remove(done.slot)
+                if done.error is not None:
+                    self._cancel(branch)
+                    self._kv.release(branch)
+                    branch.unload()
+            self.pool.unpin(done.slot)
 
     def give_way(self, request: Request, step: int) -> bool:
         filled = [branch for branch in request.live if branch.life is Life.RUNNING or branch in self._ready]
@@ -125,7 +169,7 @@ class HostTier:
             self._swap_out(filled, list(blocks), step)
         for branch in request.live:
             self._ready.discard(branch)
-            self._filling.pop(branch, None)
+            self._cancel(branch)
         return any(branch in self._holdings for branch in request.live)
 
     def find(self, branch: Branch, hit: Hit) -> HostLoad | None:
@@ -134,7 +178,7 @@ class HostTier:
             return HostLoad(tuple(self._from_holding(other) for other in waiting), swapped=True)
         if branch is not branch.request.leader:
             return None
-        tables = self._cached_behind(branch, hit)
+        tables = places_behind(branch, hit, self._kv.groups, self._names, self._place)
         if not tables[0]:
             return None
         tokens = hit.whole_tokens + len(tables[0]) * self._kv.block_tokens
@@ -148,19 +192,34 @@ class HostTier:
             if still is None:
                 return False
             load = still
+        places = load.places
+        slots = [place for place in places if isinstance(place, Slot)]
+        for slot in slots:
+            self.pool.pin(slot)
+        if len(places) - len(slots) > self.pool.available:
+            for slot in slots:
+                self.pool.unpin(slot)
+            return False
+        filled = {place: place if isinstance(place, Slot) else self._read(place) for place in places}
         hits = [block for one in load.branches for block in one.hit.shared]
         for block in hits:
             self._kv.pool.hold(block)
-        slots = load.slots
-        for slot in slots:
-            self.pool.pin(slot)
-        blocks = {slot: self._kv.pool.take(group) for slot, group in slots.items()}
+        blocks = {place: self._kv.pool.take(group) for place, group in places.items()}
         for one in load.branches:
-            self._adopt(one, blocks, step)
+            self._adopt(one, blocks)
         for block in (*hits, *blocks.values()):
             self._kv.pool.drop(block)
-        self._ins += blocks.items()
+        copies = [(filled[place], block) for place, block in blocks.items()]
+        unread = {slot for slot in filled.values() if slot in self._reading}
+        if unread:
+            (one,) = load.branches
+            self._unfilled[one.branch] = Fill(copies, unread)
+            return True
+        self._ins += copies
         self._begun = True
+        for one in load.branches:
+            one.branch.last_step = step
+            self._filling[one.branch] = step
         return True
 
     def ready(self, branch: Branch) -> bool:
@@ -170,7 +229,7 @@ class HostTier:
         self._ready.remove(branch)
 
     def end(self, branch: Branch, accepted: int | None) -> None:
-        self._filling.pop(branch, None)
+        self._cancel(branch)
         self._ready.discard(branch)
         self._drop_holding(branch)
         digests = self._names.end(branch)
@@ -178,10 +237,16 @@ class HostTier:
             for digest in digests[accepted // self._kv.block_tokens :]:
                 for group in range(len(self._kv.groups)):
                     self.pool.forget((group, digest))
+                    self._below.forget((group, digest))
 
     def take(self, step: int) -> tuple[tuple[SwapOut, ...], tuple[SwapIn, ...]]:
-        for block, _ in self._evicted:
+        for block, slot in self._evicted:
             self._kv.pin(block, step)
+            self._spilled.setdefault(step, []).append(slot)
+        for branch in [branch for branch, fill in self._unfilled.items() if not fill.unread]:
+            self._ins += self._unfilled.pop(branch).copies
+            branch.last_step = step
+            self._filling[branch] = step
         outs, ins = [*self._evicted, *self._outs], self._ins
         if outs or ins:
             self._pinned[step] = [*(slot for _, slot in outs), *(slot for slot, _ in ins)]
@@ -195,6 +260,10 @@ class HostTier:
 
     def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
         self._choice.observe(seconds, prefill_tokens)
+        for slot in self._spilled.pop(step, ()):
+            if slot.key is not None and self._below.write(slot.key, slot):
+                self.pool.pin(slot)
+                self._jobs.add(slot)
         for slot in self._pinned.pop(step, ()):
             self.pool.unpin(slot)
         for branch in [branch for branch, its in self._filling.items() if its == step]:
@@ -214,8 +283,15 @@ class HostTier:
             if slot is not None
         )
         planned = [slot for slots in self._pinned.values() for slot in slots]
+        filling = [slot for fill in self._unfilled.values() for slot, _ in fill.copies]
         pins = Counter(
-            [*planned, *(slot for _, slot in (*self._evicted, *self._outs)), *(slot for slot, _ in self._ins)]
+            [
+                *self._jobs,
+                *filling,
+                *planned,
+                *(slot for _, slot in (*self._evicted, *self._outs)),
+                *(slot for slot, _ in self._ins),
+            ]
         )
         free, cached = set(pool.free_slots()), set(pool.cached_slots())
         wrong = [
@@ -229,10 +305,10 @@ class HostTier:
                 if (slot in free) + (slot in cached) + bool(holders[slot] or pins[slot]) != 1
             ),
         ]
-        if idle and pool.owned:
-            wrong.append(f"{pool.owned} slots are owned by nobody")
-        if idle and (self._filling or self._ready):
-            wrong.append(f"{len(self._filling) + len(self._ready)} branches that ended are loading")
+        if idle and pool.owned != len(self._jobs):
+            wrong.append(f"{pool.owned - len(self._jobs)} slots are owned by nobody")
+        if idle and (self._filling or self._ready or self._unfilled):
+            wrong.append(f"{len(self._filling) + len(self._ready) + len(self._unfilled)} ended branches are loading")
         if wrong:
             raise BooksDoNotBalance("; ".join(wrong))
 
@@ -248,6 +324,24 @@ class HostTier:
             slot = self.pool.take()
             self.pool.name(slot, key)
             self._evicted.append((block, slot))
+
+    def _read(self, key: ContentKey) -> Slot:
+        """A slot that the tier below fills, pinned for that and for the branch that loads it."""
+        slot = self.pool.take()
+        self.pool.name(slot, key)
+        self.pool.pin(slot)
+        self._jobs.add(slot)
+        self._reading.add(slot)
+        self._below.read(key, slot)
+        return slot
+
+    def _cancel(self, branch: Branch) -> None:
+        """The branch loads no longer."""
+        self._filling.pop(branch, None)
+        fill = self._unfilled.pop(branch, None)
+        if fill is not None:
+            for slot, _ in fill.copies:
+                self.pool.unpin(slot)
 
     def _filled(self, branch: Branch) -> list[list[Block]]:
         """The blocks with the branch's scheduled tokens, per group; SCRATCH behind the window."""
@@ -311,38 +405,13 @@ class HostTier:
         tables = tuple(table[first:] for table in holding.tables)
         return BranchLoad(branch, hit, tables, max(holding.tokens, hit.whole_tokens))
 
-    def _cached_behind(self, branch: Branch, hit: Hit) -> Slots:
-        """Slots with the branch's blocks behind those of `hit`, per KV group; empty when the host has no more."""
-        size, groups = self._kv.block_tokens, self._kv.groups
-        first = whole = hit.whole_tokens // size
-        tables: list[list[Slot | None]] = [[] for _ in groups]
-        runs = [_run_at_the_end(blocks) for blocks in hit.blocks]
-        for index in range(first, (len(branch.tokens) - 1) // size):
-            digest = self._names.digest(branch, index)
-            for number, table in enumerate(tables):
-                table.append(self.pool.find((number, digest)))
-                runs[number] = 0 if table[-1] is None else runs[number] + 1
-            reach = [index + 1 - first_needed(group, (index + 1) * size) for group in groups]
-            if all(run >= needed for run, needed in zip(runs, reach, strict=True)):
-                whole = index + 1
-            elif any(group.window is None and not run for group, run in zip(groups, runs, strict=True)):
-                break
-        needed = [first_needed(group, whole * size) - first for group in groups]
-        return tuple(
-            tuple(slot if n >= least else None for n, slot in enumerate(table[: whole - first]))
-            for table, least in zip(tables, needed, strict=True)
-        )
+    def _place(self, key: ContentKey) -> Place | None:
+        return self.pool.find(key) or (key if key in self._below else None)
 
-    def _adopt(self, one: BranchLoad, blocks: dict[Slot, Block], step: int) -> None:
+    def _adopt(self, one: BranchLoad, blocks: Mapping[Place, Block]) -> None:
         tables = [
-            [*hits, *(SCRATCH if slot is None else blocks[slot] for slot in table)]
+            [*hits, *(SCRATCH if place is None else blocks[place] for place in table)]
             for hits, table in zip(one.hit.blocks, one.tables, strict=True)
         ]
         self._kv.adopt(one.branch, tables, tokens=one.tokens, indexed=one.hit.whole_tokens)
-        one.branch.load(one.tokens, step, computed=one.hit.whole_tokens)
-        self._filling[one.branch] = step
-
-
-def _run_at_the_end(blocks: Sequence[Block]) -> int:
-    """How many blocks at the end are there."""
-    return next((n for n, block in enumerate(reversed(blocks)) if block is SCRATCH), len(blocks))
+        one.branch.load(one.tokens, computed=one.hit.whole_tokens)

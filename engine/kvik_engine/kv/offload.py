@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvik_engine.kv.disk_tier import DiskUse
 from kvik_engine.kv.prefix_cache import Hit
 from kvik_engine.request import Branch, Request
 from kvik_engine.step import SwapIn, SwapOut
@@ -31,6 +32,7 @@ class OffloadUse:
     cached: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+    disk: DiskUse = field(default_factory=DiskUse)
 
 
 class Offload(Protocol):
@@ -42,6 +44,10 @@ class Offload(Protocol):
     @property
     def pending(self) -> bool:
         """Whether a step is due even without tokens to compute, because there is something to copy."""
+        ...
+
+    def advance(self) -> None:
+        """Take in what arrived beside the steps since the last one was planned."""
         ...
 
     def give_way(self, request: Request, step: int) -> bool:
@@ -89,6 +95,9 @@ class NoOffload:
 
     use = OffloadUse()
     pending = False
+
+    def advance(self) -> None:
+        pass
 
     def give_way(self, request: Request, step: int) -> bool:
         return False

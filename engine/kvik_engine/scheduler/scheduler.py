@@ -103,6 +103,7 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan | None:
         """Plan the next step; None when nothing can be computed now."""
+        self.offload.advance()
         step = self._begin(now)
         if self._make_room(step):
             step = self._begin(now)

@@ -54,7 +54,7 @@ def test_branches_and_requests_live_by_the_same_table(life: Life, event: LifeEve
     request.life = branch.life = life
     on_request = {LifeEvent.START: request.start, LifeEvent.PREEMPT: request.preempt, LifeEvent.FINISH: request.end}
     on_branch = {
-        LifeEvent.LOAD: lambda: branch.load(4, 1, computed=0),
+        LifeEvent.LOAD: lambda: branch.load(4, computed=0),
         LifeEvent.START: lambda: branch.start(5, computed=0, scheduled=0),
         LifeEvent.PREEMPT: branch.preempt,
         LifeEvent.FINISH: lambda: branch.end(Finish.STOP),

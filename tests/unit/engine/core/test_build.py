@@ -8,9 +8,11 @@ import pytest
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, prefix_cache, size
+from kvik_engine.core.disk_cache import fingerprint, open_disk_cache
 from kvik_engine.core.main import allocate_swap_space
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.kv.disk_tier import NoLowerTier
 from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
@@ -157,3 +159,39 @@ def test_an_unknown_preemption_mode_is_refused(tmp_path: Path) -> None:
             overlap=0,
             host=runner.allocate_host(ledger.swap_slots),
         )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"disk_cache": "d"}, id="no-size"),
+        pytest.param({"disk_cache_size": 100}, id="no-directory"),
+        pytest.param({"disk_cache": "d", "disk_cache_size": 100}, id="no-swap-space"),
+        pytest.param({"disk_cache": "d", "disk_cache_size": 100, "prefix_cache": "disabled"}, id="no-prefixes"),
+    ],
+)
+def test_a_disk_cache_that_cannot_work_is_refused_by_its_flag(settings: dict[str, object], tmp_path: Path) -> None:
+    runner = FakeRunner()
+    host = runner.allocate_host(4) if "prefix_cache" in settings else None
+    with pytest.raises(StartError, match="--disk-cache") as error:
+        open_disk_cache(make_config(tmp_path, **settings), runner.facts, host)
+    assert error.value.reason is StartReason.CONFIG_INVALID
+
+
+def test_without_a_disk_cache_there_is_none(tmp_path: Path) -> None:
+    assert isinstance(open_disk_cache(make_config(tmp_path), FakeRunner().facts, None), NoLowerTier)
+
+
+def test_the_disk_cache_is_that_of_the_models_files(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"one")
+    config = make_config(tmp_path, model_path=str(model), disk_cache=str(tmp_path / "disk"), disk_cache_size=1 << 20)
+    runner = FakeRunner()
+    host = runner.allocate_host(4)
+    open_disk_cache(config, runner.facts, host)
+    (first,) = (tmp_path / "disk").iterdir()
+    model.write_bytes(b"another")
+    open_disk_cache(config, runner.facts, host)
+    (second,) = (tmp_path / "disk").iterdir()
+    assert first != second
+    assert fingerprint("a", runner.facts) != fingerprint("a", replace(runner.facts, dtype="bf16"))

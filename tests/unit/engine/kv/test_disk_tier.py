@@ -1,0 +1,227 @@
+"""The disk cache on a real file system: bounded, checked, atomic, and never in the way."""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles
+from kvik_engine.kv.disk_tier import MAX_WRITES, PAUSE_SECONDS, DiskTier, Done
+from kvik_engine.kv.host_pool import ContentKey, Slot
+
+SIZE = 64
+FILE = SIZE + HEAD_BYTES
+
+
+def key(number: int, group: int = 0) -> ContentKey:
+    return group, sha256(bytes([number])).digest()
+
+
+class Rig:
+    """A disk tier over 40 slots whose worker runs when the test says so."""
+
+    def __init__(self, directory: Path, *, blocks: int = 100, fingerprint: str = "a") -> None:
+        self.memory = bytearray(40 * SIZE)
+        self.jobs: list[Callable[[], None]] = []
+        self.now = 0.0
+        self.disk = DiskTier(
+            BlockFiles(directory, fingerprint),
+            memoryview(self.memory),
+            block_bytes=SIZE,
+            max_bytes=blocks * FILE,
+            run=self.jobs.append,
+            clock=lambda: self.now,
+        )
+        self.disk.open()
+
+    def work(self) -> list[Done]:
+        while self.jobs:
+            self.jobs.pop(0)()
+        return self.disk.done()
+
+    def write(self, number: int, slot: int = 0) -> bool:
+        self.memory[slot * SIZE : (slot + 1) * SIZE] = bytes([number]) * SIZE
+        accepted = self.disk.write(key(number), Slot(slot))
+        self.work()
+        return accepted
+
+    def read(self, number: int, slot: int = 1) -> Done:
+        self.disk.read(key(number), Slot(slot))
+        (done,) = self.work()
+        return done
+
+    def content(self, slot: int) -> bytes:
+        return bytes(self.memory[slot * SIZE : (slot + 1) * SIZE])
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_block_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    assert rig.write(7)
+    assert key(7) in rig.disk
+    assert rig.read(7).error is None
+    assert rig.content(1) == bytes([7]) * SIZE
+    assert (rig.disk.use.written, rig.disk.use.read) == (1, 1)
+
+
+def test_a_call_returns_before_the_disk_has_done_anything(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    assert rig.disk.write(key(1), Slot(0))
+    assert (rig.disk.done(), files(tmp_path)) == ([], [])
+    assert key(1) not in rig.disk
+    (done,) = rig.work()
+    assert (done.wrote, done.error, done.slot.id) == (True, None, 0)
+    assert key(1) in rig.disk
+
+
+def test_the_next_start_finds_what_was_written(tmp_path: Path) -> None:
+    Rig(tmp_path).write(7)
+    rig = Rig(tmp_path)
+    assert rig.disk.use.blocks == 1
+    assert rig.read(7).error is None
+    assert rig.content(1) == bytes([7]) * SIZE
+
+
+def test_another_model_never_reads_it_and_gets_the_room(tmp_path: Path) -> None:
+    Rig(tmp_path).write(7)
+    rig = Rig(tmp_path, fingerprint="b")
+    assert key(7) not in rig.disk
+    assert files(tmp_path) == []
+
+
+def test_it_stays_within_its_size_and_drops_the_longest_unused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, blocks=3)
+    for number in (1, 2, 3):
+        rig.write(number)
+    rig.read(1)
+    rig.write(4)
+    assert [key(number) in rig.disk for number in (1, 2, 3, 4)] == [True, False, True, True]
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= 3 * FILE
+
+
+def test_a_smaller_size_at_the_next_start_removes_what_is_too_much(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for number in range(5):
+        rig.write(number)
+    assert Rig(tmp_path, blocks=2).disk.use.blocks == len(files(tmp_path)) == 2
+
+
+def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    assert rig.write(1)
+    assert not rig.write(1)
+
+
+def test_a_disk_slower_than_the_blocks_come_keeps_fewer_of_them(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    accepted = [rig.disk.write(key(number), Slot(number)) for number in range(MAX_WRITES + 5)]
+    assert accepted.count(True) == MAX_WRITES
+    assert len(rig.work()) == MAX_WRITES
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "cut off", "longer", "other magic", "empty", "gone"])
+def test_a_corrupt_file_is_a_failed_read_and_is_removed(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path)
+    rig.write(7)
+    (path,) = files(tmp_path)
+    content = bytearray(path.read_bytes())
+    match damage:
+        case "flipped bit":
+            content[-3] ^= 4
+        case "cut off":
+            del content[-1:]
+        case "longer":
+            content += b"x"
+        case "other magic":
+            content[0] ^= 1
+        case "empty":
+            content.clear()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert rig.read(7).error is not None
+    assert "cannot be read" in caplog.text
+    assert rig.disk.use.failed_reads == 1
+    assert key(7) not in rig.disk
+    rig.work()
+    assert files(tmp_path) == []
+
+
+def test_a_file_of_another_size_is_not_taken_at_the_start(tmp_path: Path) -> None:
+    Rig(tmp_path).write(7)
+    (path,) = files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    rig = Rig(tmp_path)
+    assert (rig.disk.use.blocks, files(tmp_path)) == (0, [])
+
+
+def test_a_file_half_written_at_a_crash_is_never_seen(tmp_path: Path) -> None:
+    Rig(tmp_path).write(7)
+    (path,) = files(tmp_path)
+    path.rename(path.with_name(path.name + ".partial"))
+    rig = Rig(tmp_path)
+    assert (rig.disk.use.blocks, files(tmp_path)) == (0, [])
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_cannot_be_written_is_left_alone_for_a_while(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(tmp_path)
+    rig.write(1)
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken, caplog.at_level(logging.WARNING):
+        broken.setattr(os, "replace", fail)
+        assert rig.write(2)
+    assert "cannot be written" in caplog.text
+    assert (rig.disk.use.failed_writes, key(2) in rig.disk, len(files(tmp_path))) == (1, False, 1)
+    assert not rig.write(3)
+    assert rig.read(1).error is None
+    rig.now += PAUSE_SECONDS
+    assert rig.write(3)
+
+
+def test_a_folder_that_cannot_be_made_is_no_reason_not_to_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with caplog.at_level(logging.WARNING):
+        rig = Rig(tmp_path / "file")
+    assert "cannot be written" in caplog.text
+    assert not rig.write(1)
+    assert rig.disk.use.failed_writes == 1
+
+
+def test_what_is_forgotten_while_it_is_written_is_not_found_afterwards(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.disk.write(key(1), Slot(0))
+    rig.disk.forget(key(1))
+    rig.work()
+    rig.work()
+    assert key(1) not in rig.disk
+    assert files(tmp_path) == []
+
+
+def test_a_bug_in_a_job_gives_the_slot_back_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+    rig.write(1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(BlockFiles, "read", fail)
+    assert rig.read(1).error == "RuntimeError('a bug')"
