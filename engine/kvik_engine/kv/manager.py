@@ -130,8 +130,9 @@ class KVManager:
         return blocks
 
     def held(self, branch: Branch) -> int:
-        """Blocks in the branch's tables."""
-        return sum(1 for _ in self._holdings[branch].blocks())
+        """Blocks in the branch's tables; none while it waits."""
+        holding = self._holdings.get(branch)
+        return 0 if holding is None else sum(holding.length - first for first in holding.firsts)
 
     def in_flight(self, branch: Branch) -> bool:
         """Whether a planned step still works on blocks that the branch holds or held."""

@@ -7,6 +7,7 @@ preempted PIN_AFTER times, or admitted for its age, gives way to the head alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -87,11 +88,15 @@ def enough_victims(
 ) -> list[Request]:
     """The fewest requests of a lower class that must give way so that `waiting` starts; none when all are too few.
 
+    `enough` must hold for more victims when it holds for fewer: it is asked for all of them first, then O(log n) times.
     The head of a lower class is not spared: the waiting request will be the head.
     """
     candidates = [request for request in running if request.slo_class > waiting.slo_class and not holds_on(request)]
     candidates.sort(key=lambda request: _victim_key(request, p75, now), reverse=True)
-    return next((candidates[:n] for n in range(1, len(candidates) + 1) if enough(candidates[:n])), [])
+    if not candidates or not enough(candidates):
+        return []
+    fewest = 1 + bisect_left(range(1, len(candidates)), True, key=lambda count: enough(candidates[:count]))
+    return candidates[:fewest]
 
 
 def _victim_key(request: Request, p75: int | None, now: float) -> tuple[int, float, float, tuple[int, int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.offload import NoOffload, Offload
@@ -172,8 +173,11 @@ class Scheduler:
 
         def enough(victims: Sequence[Request]) -> bool:
             branches = [branch for victim in victims for branch in victim.live]
-            blocks = self.kv.reclaimable(branches) + self.kv.returning
-            return self._can_start(step, waiting, more_rows=len(branches), more_blocks=blocks)
+            can_start = partial(self._can_start, step, waiting, more_rows=len(branches))
+            returning = self.kv.returning
+            if not can_start(more_blocks=returning + sum(map(self.kv.held, branches))):
+                return False  # asked at every step while it waits, and counting who shares which block takes long
+            return can_start(more_blocks=returning + self.kv.reclaimable(branches))
 
         return enough_victims(self.running, waiting=waiting, enough=enough, p75=self._lengths.p75, now=step.now)
 

@@ -127,3 +127,23 @@ def test_a_waiting_request_takes_no_more_victims_than_it_needs_and_none_in_vain(
     assert chosen(2, [better, *batch]) == [batch[2], batch[1]]
     assert chosen(4, [better, *batch]) == []
     assert chosen(1, [better, make(5, slo_class=1)]) == []
+
+
+def test_the_fewest_victims_are_found_by_asking_a_few_times() -> None:
+    """At every step in which a request waits for a lower class, so with n candidates n questions are too many."""
+    running = [make(i, slo_class=2, max_tokens=1000 - i) for i in range(100)]
+    asked: list[int] = []
+
+    def chosen(needed: int) -> list[Request]:
+        def enough(victims: Sequence[Request]) -> bool:
+            asked.append(len(victims))
+            return len(victims) >= needed
+
+        asked.clear()
+        return enough_victims(running, waiting=make(200, slo_class=0), enough=enough, p75=None, now=0.0)
+
+    for needed in range(1, 101):
+        assert chosen(needed) == running[:needed]
+        assert len(asked) <= 1 + 7
+    assert chosen(101) == []
+    assert asked == [100]
