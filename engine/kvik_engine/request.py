@@ -205,6 +205,8 @@ class Request:
     preemptions: int = 0
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache brought at the first admission; None before it."""
+    charged_tokens: int = 0
+    """Leading prompt tokens that its tenant owes nothing more for: charged, or never computed for it."""
     aged: bool = False
     """Admitted because its turn by age had come, so nobody but the head takes its room again."""
     tier: int = 0

@@ -27,7 +27,7 @@ _STALE_KEPT = 64
 
 
 def rank(request: Request) -> tuple[int, int, float, int, int]:
-    """Sort key of running requests: class, priority, turn, then the key, so that no two are equal."""
+    """Sort key of one tenant's requests: class, priority, turn, then the key, so that no two are equal."""
     return (request.slo_class, request.priority, request.turn, *request.key)
 
 

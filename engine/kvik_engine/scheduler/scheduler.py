@@ -4,7 +4,8 @@
 Order within a step:
 1. the head (oldest request of the highest class), so that something always moves on;
 2. branches that compute one new output token: they are never held up by prompts;
-3. prompts and recomputation within the prefills' share, class by class, running and waiting requests by rank.
+3. prompts and recomputation within the prefills' share, class by class, running and waiting requests by the same rank:
+   the least served tenant first, then priority and turn.
 While an interactive request waits or computes its prompt, batch rows get a part of 2 and 3 only.
 """
 
@@ -145,7 +146,14 @@ class Scheduler:
 
     def _begin(self, now: float) -> PlanBuilder:
         interactive_waits = bool(len(self.waiting.of_class(shares.INTERACTIVE)))
-        return begin_step(self._step + 1, now, self.running, self._limits, self.kv, interactive_waits=interactive_waits)
+        step = begin_step(self._step + 1, now, self.running, self._limits, self.kv, interactive_waits=interactive_waits)
+        for prompts in step.prompts.values():
+            prompts.sort(key=lambda branch: self._rank(branch.request))
+        return step
+
+    def _rank(self, request: Request) -> tuple[float, ...]:
+        """Whose prompt is computed first, waiting or running: as in the queue, by what its tenant was served by now."""
+        return (request.slo_class, self._served.served(request.slo_class, request.tenant), *rank(request)[1:])
 
     def _make_room(self, step: PlanBuilder) -> bool:
         """Preempt requests of a lower class when the next waiting one lacks rows or blocks. Returns whether any was.
@@ -197,9 +205,10 @@ class Scheduler:
 
     def _tokens_before(self, step: PlanBuilder, head: Request) -> int:
         """Prompt tokens of its class that rank before the head and could be computed now."""
-        running = sum(branch.todo for branch in step.prompts[head.slo_class] if rank(branch.request) < rank(head))
+        before = self._rank(head)
+        running = sum(branch.todo for branch in step.prompts[head.slo_class] if self._rank(branch.request) < before)
         best = self.waiting.of_class(head.slo_class).best()
-        passes = best is not None and best.tier < head.tier and rank(best) < rank(head) and self._rows.free > 0
+        passes = best is not None and best.tier < head.tier and self._rank(best) < before and self._rows.free > 0
         return running + (self.waiting.of_class(head.slo_class).short_tokens if passes else 0)
 
     def _plan_prompt(self, step: PlanBuilder, branch: Branch) -> None:
@@ -243,7 +252,7 @@ class Scheduler:
             if step.closed_from is not None and request.slo_class >= step.closed_from:
                 continue
             if not candidate.urgent and (
-                request.slo_class > slo_class or (before is not None and rank(request) > rank(before))
+                request.slo_class > slo_class or (before is not None and self._rank(request) > self._rank(before))
             ):
                 return None
             if request in step.too_large:
@@ -348,6 +357,15 @@ class Scheduler:
             step.prefill_left -= length
             step.prefill_tokens += length
             step.owed[branch.request] = admission.owed(branch.request, self.kv)
+            self._charge_prompt(branch.request, branch.scheduled)
+
+    def _charge_prompt(self, request: Request, upto: int) -> None:
+        """Charge the tenant chunk by chunk, so that its long prompt holds up no short ones of others."""
+        upto = min(upto, request.prompt_length)
+        if upto > request.charged_tokens:
+            tokens = upto - request.charged_tokens
+            self._served.charge(request.slo_class, request.tenant, prompt_tokens=tokens)
+            request.charged_tokens = upto
 
     def _schedule(self, step: PlanBuilder, branch: Branch, length: int) -> bool:
         """Give a branch its next tokens to compute. False when it must wait for blocks or was preempted."""
@@ -447,14 +465,13 @@ class Scheduler:
         self._full_from = None
 
     def _count_prefix_hit(self, request: Request, cached_tokens: int) -> None:
-        """The first branch of a request has started for the first time."""
+        """A branch of a request has started, the first one for the first time or another."""
+        request.charged_tokens = max(request.charged_tokens, cached_tokens)
         if request.cached_tokens is None:
             request.cached_tokens = cached_tokens
             self.counters.prompt_tokens += request.prompt_length
             self.counters.prefix_query_tokens += request.prompt_length
             self.counters.prefix_hit_tokens += cached_tokens
-            computed = request.prompt_length - cached_tokens
-            self._served.charge(request.slo_class, request.tenant, prompt_tokens=computed)
 
     def _in_flight_of(self, request: Request) -> bool:
         return any(self.kv.in_flight(branch) for branch in request.branches)

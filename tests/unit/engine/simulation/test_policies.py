@@ -85,6 +85,22 @@ def test_a_modest_tenant_keeps_its_fair_share_beside_a_greedy_one() -> None:
     assert tokens["modest"] >= 0.8 * sum(tokens.values()) / 2
 
 
+def test_one_request_of_a_modest_tenant_waits_for_no_older_backlog_of_a_greedy_one_even_once_it_runs() -> None:
+    """Its prompt takes six chunks. Ranked by arrival once admitted, it waited 7.8 s, as if it came last of all."""
+    length = {
+        "prompt": Lengths(median=1500, sigma=0.3, least=500, most=3000),
+        "output": Lengths(median=20, sigma=0.5, least=5, most=60),
+    }
+    greedy = generate((Stream(rate=40.0, tenant="greedy", max_tokens=64, **length),), seconds=12.0, seed=3)  # type: ignore[arg-type]
+    modest = TraceRequest(arrival=3.0, prompt_tokens=1500, output_tokens=20, max_tokens=64, tenant="modest")
+    outcome = run(sorted([*greedy, modest], key=lambda request: request.arrival), max_steps=700)
+    (record,) = (record for record in outcome.records if record.request.tenant == "modest")
+    backlog = [r for r in outcome.records if r.request.arrival < 3.0 and (r.ttft is None or r.ttft > 3.0)]
+    assert len(backlog) > 30
+    assert record.ttft is not None
+    assert record.ttft < 1.0
+
+
 def everything(seconds: float, seed: int) -> list[TraceRequest]:
     """More than the device can do of every class, with priorities and tenants."""
     kinds = [(slo_class, tenant) for slo_class in ("interactive", "balanced", "batch") for tenant in ("a", "b")]
