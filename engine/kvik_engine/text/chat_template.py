@@ -1,7 +1,7 @@
 """Rendering a chat with the model's own jinja2 template.
 
 The template is data from the model's files: it sees plain lists and dicts, imports nothing, cannot change its input,
-and stops with TemplateError at the bounds of `template_sandbox` (CVE-2026-5760, CVE-2025-62426). Clients cannot send
+and stops with TemplateError at the bounds of `template_budget` (CVE-2026-5760, CVE-2025-62426). Clients cannot send
 templates. `convert` renders a sample in a child process first.
 """
 
@@ -14,14 +14,8 @@ from typing import Any, NoReturn
 
 import jinja2
 
-from kvik_engine.text.template_sandbox import (
-    BUDGET,
-    Budget,
-    TemplateError,
-    TemplateOverrun,
-    bounded_environment,
-    weigh,
-)
+from kvik_engine.text.template_budget import BUDGET, Budget, TemplateError, TemplateOverrun, weigh
+from kvik_engine.text.template_sandbox import bounded_environment
 
 __all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "TemplateError", "TemplateOverrun"]
 

@@ -3,18 +3,12 @@
 jinja2's own sandbox keeps a template from Python's insides, but not from looping or growing for ever. Here every loop
 step, every call and every text or list that an operator, `join` or `replace` builds is charged to a budget of the
 rendering. What cannot be charged before it is built (padding, str.format, batch, slice) is not there.
-
-Lists in lists may share their parts: twenty-eight lines make one whose comparison, hash or text visits 2**28 items,
-in C, with the interpreter lock held, so that even probes wait. Therefore whatever goes through all of a value weighs it
-first: every item as often as it is reached.
 """
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jinja2
@@ -25,91 +19,54 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.visitor
 
-from kvik_engine.errors import KvikError
+from kvik_engine.text.template_budget import BUDGET, TemplateError, weighed, written
 
-MAX_STEPS = 200_000
-"""Loop steps and calls of one rendering."""
-MAX_PRODUCED = 1 << 25
-"""Characters and list items that one rendering builds."""
-MAX_VISITED = 1 << 19
-"""Items of containers that one rendering compares, hashes or writes out."""
-MAX_SECONDS = 5.0
 MAX_INTEGER_BITS = 256
 _MISSING_ATTRIBUTES = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "translate", "encode"})
 _MISSING_FILTERS = ("center", "indent", "format", "wordwrap", "xmlattr", "pprint", "batch", "slice", "urlize")
+_WORDS = 16
+"""jinja2's `title` cuts a text into words in Python: what a character then costs."""
+_STRIPPING = frozenset({"strip", "lstrip", "rstrip"})
 _SIZED = (str, list, tuple, dict)
-_COLLECTIONS = (list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
-_CONTAINERS = (dict, jinja2.utils.Namespace, *_COLLECTIONS)
 _SHALLOW_FILTERS = frozenset(
-    {"length", "count", "first", "last", "list", "reverse", "default", "d", "items", "attr"}
-) | {
-    "map",
-    "select",
-    "reject",
-    "selectattr",
-    "rejectattr",
-}
+    {
+        "length",
+        "count",
+        "first",
+        "last",
+        "list",
+        "reverse",
+        "default",
+        "d",
+        "items",
+        "attr",
+        "map",
+        "select",
+        "reject",
+        "selectattr",
+        "rejectattr",
+    }
+)
 """They look at no item's inside; `map` and its like apply other filters and tests, which do their own weighing."""
 _SHALLOW_TESTS = frozenset(
-    {"defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number"}
-) | {
-    "string",
-    "mapping",
-    "iterable",
-    "sequence",
-    "callable",
-    "sameas",
-}
-_NUMBER_CHARS = 80
-_ESCAPED_CHARS = 12
-"""Of one character in JSON: a surrogate pair."""
-
-
-class TemplateError(KvikError):
-    """The template refused the messages (`raise_exception`), or failed or overran on them. The message is showable."""
-
-
-class TemplateOverrun(TemplateError):
-    """The template used up its budget."""
-
-
-class Budget:
-    """What one rendering may still use."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._steps = MAX_STEPS
-        self._produced = MAX_PRODUCED
-        self._visited = MAX_VISITED
-        self._end = clock() + MAX_SECONDS
-
-    def step(self, count: int = 1) -> None:
-        """TemplateOverrun when the steps or the time are used up."""
-        self._steps -= count
-        if self._steps < 0:
-            raise TemplateOverrun(f"the chat template takes more than {MAX_STEPS} steps")
-        self.look_at_the_clock()
-
-    def look_at_the_clock(self) -> None:
-        """TemplateOverrun when the time is used up."""
-        if self._clock() > self._end:
-            raise TemplateOverrun(f"the chat template takes more than {MAX_SECONDS:g} s")
-
-    def visit(self, count: int) -> None:
-        """TemplateOverrun when `count` items of a container are too many to go through."""
-        self._visited -= count
-        if self._visited < 0:
-            raise TemplateOverrun(f"the chat template goes through more than {MAX_VISITED} items")
-
-    def produce(self, size: int) -> None:
-        """TemplateOverrun when a value of `size` characters or items is too much. Call it before building the value."""
-        self._produced -= size
-        if self._produced < 0:
-            raise TemplateOverrun(f"the chat template builds more than {MAX_PRODUCED} characters")
-
-
-BUDGET: ContextVar[Budget] = ContextVar("budget")
-"""Of the rendering that runs in this context."""
+    {
+        "defined",
+        "undefined",
+        "none",
+        "boolean",
+        "true",
+        "false",
+        "integer",
+        "float",
+        "number",
+        "string",
+        "mapping",
+        "iterable",
+        "sequence",
+        "callable",
+        "sameas",
+    }
+)
 
 
 def bounded_environment() -> jinja2.Environment:
@@ -123,12 +80,19 @@ def bounded_environment() -> jinja2.Environment:
         environment.filters.pop(name, None)
     filters: dict[str, Any] = environment.filters
     for name, function in filters.items():
-        filters[name] = _metered(function, _through if name in _SHALLOW_FILTERS else _text)
+        filters[name] = _metered(function, _through if name in _SHALLOW_FILTERS else written)
     tests: dict[str, Any] = environment.tests
     for name, test in tests.items():
-        tests[name] = _metered(test, _through if name in _SHALLOW_TESTS else _weighed)
-    environment.filters |= {_EACH: _each, _CONCAT: _concat, _BLOCK: _block, _WEIGHED: _weighed, _TEXT: _text}
-    environment.filters |= {"join": _join_filter, "replace": _replace, "sum": _sum}
+        tests[name] = _metered(test, _through if name in _SHALLOW_TESTS else weighed)
+    environment.filters |= {_EACH: _each, _CONCAT: _concat, _BLOCK: _block, _WEIGHED: weighed, _TEXT: written}
+    environment.filters |= {
+        _CUT: _cut,
+        "join": _join_filter,
+        "replace": _replace,
+        "sum": _sum,
+        "title": _title,
+        "trim": _trim,
+    }
     environment.globals["range"] = _range
     return environment
 
@@ -146,15 +110,17 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         BUDGET.get().step()
         owner, method = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if not isinstance(obj, jinja2.runtime.Macro):
-            args = tuple(_weighed(_whole(arg)) for arg in args)
+            args = tuple(weighed(_whole(arg)) for arg in args)
             for value in (*kwargs.values(), owner if isinstance(owner, (list, tuple)) else None):
-                _weighed(value)
+                weighed(value)
         if isinstance(owner, str):
             BUDGET.get().produce(len(owner))
         if isinstance(owner, str) and method == "join":
             return _join(args[0] if args else (), owner)
         if isinstance(owner, str) and method == "replace" and len(args) >= 2:
             return _replace(owner, *args, **kwargs)
+        if isinstance(owner, str) and method in _STRIPPING and args:
+            _charge_strip(owner, args[0])
         result = super().call(context, obj, *args, **kwargs)
         if isinstance(result, str):
             BUDGET.get().produce(len(result))
@@ -187,7 +153,9 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         )
 
 
-_EACH, _CONCAT, _BLOCK, _WEIGHED, _TEXT = (f"kvik {name}" for name in ("each", "concat", "block", "weighed", "text"))
+_EACH, _CONCAT, _BLOCK, _WEIGHED, _TEXT, _CUT = (
+    f"kvik {name}" for name in ("each", "concat", "block", "weighed", "text", "cut")
+)
 """Filters that no template can name."""
 
 
@@ -232,7 +200,9 @@ class _Charging(jinja2.visitor.NodeTransformer):
 
     def visit_Getitem(self, node: jinja2.nodes.Getitem) -> jinja2.nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        if not isinstance(node.arg, (jinja2.nodes.Slice, jinja2.nodes.Const)):
+        if isinstance(node.arg, jinja2.nodes.Slice):
+            node.node = _filtered(node.node, _CUT, node.lineno)
+        elif not isinstance(node.arg, jinja2.nodes.Const):
             node.arg = _filtered(node.arg, _WEIGHED, node.lineno)
         return node
 
@@ -268,46 +238,6 @@ class _Each:
         return len(self._items)
 
 
-def _weighed(value: Any) -> Any:
-    """`value`, its items charged for being compared or hashed."""
-    return weigh(value, text=False) if isinstance(value, _CONTAINERS) else value
-
-
-def _text(value: Any) -> Any:
-    """`value`, its items charged for being written out. The length of a text itself is bounded where it goes."""
-    return weigh(value, text=True) if isinstance(value, _CONTAINERS) else value
-
-
-def weigh(value: Any, *, text: bool, indent: int = 0) -> Any:
-    """Charge every item in `value`, as often as it is reached; with `text` also the characters it may take."""
-    budget = BUDGET.get()
-    budget.look_at_the_clock()
-    level, pending = 0, [value]
-    while pending:
-        items: list[Any] = []
-        for item in pending:
-            if text:
-                budget.produce(indent * level + _characters(item))
-            inner: Any = getattr(item, "_Namespace__attrs", None) if isinstance(item, jinja2.utils.Namespace) else item
-            if isinstance(inner, dict):
-                budget.visit(2 * len(inner))
-                items.extend(inner)
-                items.extend(inner.values())
-            elif isinstance(inner, _COLLECTIONS):
-                budget.visit(len(inner))
-                items.extend(inner)
-        budget.look_at_the_clock()
-        level, pending = level + 1, items
-    return value
-
-
-def _characters(item: Any) -> int:
-    """At most so many stand for it in a container's text, as Python or as JSON."""
-    if isinstance(item, str):
-        return len(item) + 4 if item.isascii() and item.isprintable() else _ESCAPED_CHARS * len(item) + 4
-    return _NUMBER_CHARS if isinstance(item, (int, float)) else 4
-
-
 def _whole(value: Any) -> Any:
     """An iterator's items as a list, so that they can be weighed."""
     return list(value) if isinstance(value, Iterator) else value
@@ -341,6 +271,30 @@ def _sum(environment: jinja2.Environment, iterable: Iterable[Any], attribute: An
     return jinja2.filters.sync_do_sum(environment, iterable, attribute, start)
 
 
+def _trim(value: Any, chars: str | None = None) -> str:
+    text = str(written(value))
+    _charge_strip(text, chars)
+    return text.strip(chars)
+
+
+def _title(value: Any) -> str:
+    text = str(written(value))
+    BUDGET.get().produce(_WORDS * len(text))
+    return jinja2.filters.do_title(text)
+
+
+def _charge_strip(text: str, chars: Any) -> None:
+    """Each character that goes may be looked for among all of `chars`."""
+    BUDGET.get().produce(len(text) * max(1, len(chars) if isinstance(chars, str) else 0))
+
+
+def _cut(value: Any) -> Any:
+    """`value`, charged for a slice that may copy all of it."""
+    if isinstance(value, _SIZED):
+        BUDGET.get().produce(len(value))
+    return value
+
+
 def _each(items: Iterable[Any]) -> _Each:
     return _Each(items)
 
@@ -352,7 +306,7 @@ def _block(text: Any) -> Any:
 
 
 def _concat(parts: list[Any]) -> str:
-    texts = [str(_text(part)) for part in parts]
+    texts = [str(written(part)) for part in parts]
     BUDGET.get().produce(sum(map(len, texts)))
     return "".join(texts)
 
@@ -365,13 +319,13 @@ def _join_filter(environment: jinja2.Environment, value: Iterable[Any], d: str =
 
 
 def _join(value: Iterable[Any], separator: str) -> str:
-    texts = [str(_text(part)) for part in value]
+    texts = [str(written(part)) for part in value]
     BUDGET.get().produce(sum(map(len, texts)) + len(separator) * len(texts))
     return separator.join(texts)
 
 
 def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    text = str(_text(value))
+    text = str(written(value))
     BUDGET.get().produce(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
     return text.replace(old, new, -1 if count is None else count)
 

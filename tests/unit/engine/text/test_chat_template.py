@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvik_engine.text import template_sandbox
+from kvik_engine.text import template_budget
 from kvik_engine.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateError, TemplateOverrun
 from tests.support.byte_tokenizer import TEMPLATE
 
@@ -97,6 +97,7 @@ USES_OF_A_KEY = """{{ {a: 1} | length }}
 {{ [a] | unique | list | length }}
 {{ dict([(a, 1)]) | length }}
 {{ a is filter }}""".splitlines()
+LONG = "{% set s = 'a' * 2000000 %}{% set t = 'a' * 1999999 ~ 'b' %}"
 BOMBS = [
     "{% for i in range(10**9) %}x{% endfor %}",
     "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
@@ -139,6 +140,17 @@ BOMBS = [
     "{% set a = [1] * 300 %}{% set b = [a] * 300 %}{% set c = [b] * 300 %}{{ c | string | length }}",
     "{% set a = [[1] * 1000] * 2000 %}{{ a | sum(start=[]) | length }}",
     "{% set s = 'f' * 9999999 %}{{ (s | int(base=16)) // (s[:5000000] | int(base=16)) }}",
+    LONG + "{{ [s] * 20000 == [t] * 20000 }}",
+    LONG + "{{ s in [t] * 20000 }}",
+    LONG + "{{ s.startswith((t,) * 10000) }}",
+    LONG + "{{ {'a': s} == {'a': t} }}" * 100,
+    LONG + "{% if s == t %}{% endif %}" * 4000,
+    LONG + "{% set y = s[1:] %}" * 4000,
+    LONG + "{% set y = ([1] * 1000000)[1:] %}" * 100,
+    "{{ ('a' * 300000) | trim(('b' * 300000) ~ 'a') }}",
+    "{{ ('a' * 300000).strip(('b' * 300000) ~ 'a') }}",
+    "{{ ('a ' * 1500000) | title | length }}",
+    "{{ ('a' * 300000).rstrip(('b' * 300000) ~ 'a') }}",
 ]
 
 
@@ -158,8 +170,8 @@ def test_shared_lists_are_refused_for_what_they_hold(source: str) -> None:
 
 
 def test_time_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.05)
-    monkeypatch.setattr(template_sandbox, "MAX_STEPS", 10**12)
+    monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(template_budget, "MAX_STEPS", 10**12)
     with pytest.raises(TemplateError, match=r"0\.05 s"):
         render("{% set l = 'x' * 9999 %}" + NESTED)
 
@@ -191,6 +203,8 @@ USUAL = [
         "2231",
     ),
     ("{{ messages[::-1][0].role }}{{ messages | last | length }}", "user2"),
+    ("{{ messages[0].role | title }}", "User"),
+    ("{{ ' a ' | trim }}{{ 'xax' | trim('x') }}{{ 'xax'.strip('x') }}{{ 'axx'.rstrip('x') }}{{ 12 | trim }}", "aaaa12"),
 ]
 
 
