@@ -6,6 +6,7 @@ Which of the two is chosen at start-up (`--admission`). Both leave a request alo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Protocol
 
 from kvik_engine.core.stats import waiting_prompt_tokens
@@ -144,16 +145,34 @@ def predicted_ttft(request: Request, scheduler: Scheduler, rate: float | None, n
 
 
 def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
-    """Prompt tokens to be computed before the request's own: of better classes, and of its own unless it is short.
+    """Prompt tokens to be computed before the request's own: of better classes, of its own tenant, of other tenants.
 
-    Short prompts pass longer ones of their class, so only the short ones are ahead of them.
+    Short prompts pass longer ones of their tenant, so only the short ones are ahead of them. Each other tenant gets
+    what it has waiting, but no more than until it was served as much as the request's own will have been by then.
     """
-    own = scheduler.waiting.of_class(request.slo_class)
-    tokens = own.short_tokens if request.tier == 0 else own.prompt_tokens
-    tokens += sum(scheduler.waiting.of_class(c).prompt_tokens for c in SLO_CLASSES if c < request.slo_class)
+    queue = scheduler.waiting.of_class(request.slo_class)
+    better = sum(scheduler.waiting.of_class(c).prompt_tokens for c in SLO_CLASSES if c < request.slo_class)
+    by_tenant = Counter({tenant: waiting.prompt_tokens for tenant, waiting in queue.tokens_of.items()})
+    of_own = queue.tokens_of.get(request.tenant)
+    own = 0 if of_own is None else of_own.short_tokens if request.tier == 0 else of_own.prompt_tokens
     for running in scheduler.running:
-        leader = running.leader
-        if leader is not None and running.slo_class <= request.slo_class:
-            passed = running.slo_class == request.slo_class and request.tier < running.tier
-            tokens += 0 if passed else max(0, running.prompt_length - leader.scheduled)
-    return tokens
+        left = _prompt_left(running)
+        if running.slo_class < request.slo_class:
+            better += left
+        elif running.slo_class == request.slo_class and running.tenant != request.tenant:
+            by_tenant[running.tenant] += left
+        elif running.slo_class == request.slo_class and request.tier >= running.tier:
+            own += left
+    served = queue.served_once_waiting(request.tenant) + own + request.prompt_length
+    others = {tenant: tokens for tenant, tokens in by_tenant.items() if tenant != request.tenant}
+    return (
+        better
+        + own
+        + sum(min(tokens, max(0, math.ceil(served - queue.served(tenant)))) for tenant, tokens in others.items())
+    )
+
+
+def _prompt_left(running: Request) -> int:
+    """Prompt tokens that no step was planned for yet."""
+    leader = running.leader
+    return 0 if leader is None else max(0, running.prompt_length - leader.scheduled)

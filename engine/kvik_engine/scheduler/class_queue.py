@@ -7,11 +7,19 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 from kvik_engine.request import Request
 from kvik_engine.scheduler.fairness import ServiceCounters
 
 _Entry = tuple[int, float, int, Request]
+
+
+class Waiting(NamedTuple):
+    """Prompt tokens of waiting requests: of all, and of those of the shortest tier."""
+
+    prompt_tokens: int
+    short_tokens: int
 
 
 class ClassQueue:
@@ -33,6 +41,8 @@ class ClassQueue:
         """Prompt tokens of all waiting requests of the class."""
         self.short_tokens = 0
         """Prompt tokens of the waiting requests of the shortest tier."""
+        self.tokens_of: dict[str, Waiting] = {}
+        """Both by tenant."""
 
     def __len__(self) -> int:
         return self._tenants.total()
@@ -40,6 +50,15 @@ class ClassQueue:
     def of_tenant(self, tenant: str) -> int:
         """Waiting requests of a tenant."""
         return self._tenants[tenant]
+
+    def served(self, tenant: str) -> float:
+        """Weighted tokens by which tenants take turns."""
+        return self._served.served(self._slo_class, tenant)
+
+    def served_once_waiting(self, tenant: str) -> float:
+        """The same for a tenant whose request comes now: it may have to give up what it did not use."""
+        waits = tenant in self._tenants
+        return self.served(tenant) if waits else self._served.lifted(self._slo_class, tenant, self._tenants)
 
     @property
     def tenants(self) -> list[str]:
@@ -51,19 +70,23 @@ class ClassQueue:
         if request.tenant not in self._tenants:
             self._served.joins(self._slo_class, request.tenant, self._tenants)
         self._tenants[request.tenant] += 1
-        self.prompt_tokens += request.prompt_length
-        if request.tier == 0:
-            self.short_tokens += request.prompt_length
+        self._count_tokens(request, request.prompt_length)
 
     def leaves(self, request: Request) -> None:
         """Count a request out."""
         self._tenants[request.tenant] -= 1
-        self.prompt_tokens -= request.prompt_length
+        self._count_tokens(request, -request.prompt_length)
         if not self._tenants[request.tenant]:
             del self._tenants[request.tenant]
+            del self.tokens_of[request.tenant]
             self._served.leaves(self._slo_class, request.tenant)
-        if request.tier == 0:
-            self.short_tokens -= request.prompt_length
+
+    def _count_tokens(self, request: Request, tokens: int) -> None:
+        short = tokens if request.tier == 0 else 0
+        self.prompt_tokens += tokens
+        self.short_tokens += short
+        own = self.tokens_of.get(request.tenant, Waiting(0, 0))
+        self.tokens_of[request.tenant] = Waiting(own.prompt_tokens + tokens, own.short_tokens + short)
 
     def enqueue(self, request: Request) -> None:
         entry = (request.priority, request.turn, next(self._order), request)

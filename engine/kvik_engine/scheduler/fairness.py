@@ -31,10 +31,14 @@ class ServiceCounters:
 
     def joins(self, slo_class: int, tenant: str, waiting: Iterable[str]) -> None:
         """A tenant without a waiting request gets one; `waiting` are those that have some already."""
+        self._served[slo_class, tenant] = self.lifted(slo_class, tenant, waiting)
+
+    def lifted(self, slo_class: int, tenant: str, waiting: Iterable[str]) -> float:
+        """What a tenant without a waiting request will count as served once it gets one."""
         others = [self.served(slo_class, other) for other in waiting]
         last = self._last_left.get(slo_class)
         floor = min(others) if others else self.served(slo_class, last) if last is not None else 0.0
-        self._served[slo_class, tenant] = max(self.served(slo_class, tenant), floor)
+        return max(self.served(slo_class, tenant), floor)
 
     def leaves(self, slo_class: int, tenant: str) -> None:
         """The last waiting request of a tenant was admitted or ended."""

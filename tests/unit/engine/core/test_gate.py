@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import gate
 from kvik_engine.core.gate import GoodputGate, QueueGate, TokenRate, predicted_ttft, tokens_ahead
 from kvik_engine.errors import StartError
@@ -12,7 +13,7 @@ from kvik_engine.request import Request
 from kvik_engine.simulation.device import H100_8B
 from kvik_engine.simulation.report import Report, report
 from kvik_engine.simulation.simulate import config_of, simulate
-from kvik_engine.simulation.workloads import INTERACTIVE, faster, generate
+from kvik_engine.simulation.workloads import INTERACTIVE, Lengths, Stream, faster, generate
 from tests.support.engine_harness import Harness
 
 
@@ -63,8 +64,8 @@ def test_the_rate_counts_steps_that_computed_no_prompt() -> None:
     assert rate.tokens_per_second == pytest.approx(1000, rel=0.01)
 
 
-def make(prompt: int, *, slo_class: int = 0, tier: int = 0, arrival: float = 0.0) -> Request:
-    request = Request((1, 99), [1] * prompt, SamplingParams(max_tokens=1, seed=0), slo_class, 0, b"", arrival)
+def make(prompt: int, *, slo_class: int = 0, tier: int = 0, arrival: float = 0.0, tenant: str = "") -> Request:
+    request = Request((1, 99), [1] * prompt, SamplingParams(max_tokens=1, seed=0), slo_class, 0, b"", arrival, tenant)
     request.tier = tier
     return request
 
@@ -81,6 +82,41 @@ def test_what_is_ahead_of_a_request_follows_the_order_of_the_queue() -> None:
     assert tokens_ahead(make(1, slo_class=1), harness.scheduler) == 60 + 2 + 5
     assert tokens_ahead(make(1, slo_class=2), harness.scheduler) == 60 + 2 + 5 + 7
     harness.run()
+
+
+def test_other_tenants_are_ahead_only_with_what_fairness_lets_them_have_first() -> None:
+    harness = Harness(max_requests=1, chunked_prefill_tokens=64, max_batch_tokens=64, blocks=400)
+    harness.submit(0, [1, 2], max_tokens=50, stop_token_ids=(), tenant="running")
+    harness.step()
+    for number in range(1, 9):
+        harness.submit(number, [number] * 30, tenant="greedy")
+    harness.submit(9, [9] * 5, tenant="other")
+    harness.step()
+    scheduler = harness.scheduler
+    assert tokens_ahead(make(10, slo_class=1, tenant="greedy"), scheduler) == 8 * 30 + 5
+    assert tokens_ahead(make(10, slo_class=1, tenant="modest"), scheduler) == 10 + 5
+    harness.submit(10, [10] * 20, tenant="modest")
+    harness.step()
+    assert tokens_ahead(make(10, slo_class=1, tenant="modest"), scheduler) == 20 + 30 + 5
+    assert tokens_ahead(make(10, slo_class=1, tenant="greedy"), scheduler) == 8 * 30 + 5 + 20
+    harness.run()
+
+
+def test_a_tenant_is_not_too_late_because_of_the_backlog_of_another() -> None:
+    lengths = {
+        "prompt": Lengths(median=300, sigma=0.3, least=100, most=600),
+        "output": Lengths(median=20, sigma=0.5, least=5, most=60),
+        "slo_class": "interactive",
+        "max_tokens": 64,
+    }
+    rates = {"greedy": 100.0, "modest": 3.0}
+    streams = tuple(Stream(rate=rate, tenant=tenant, **lengths) for tenant, rate in rates.items())  # type: ignore[arg-type]
+    outcome = simulate(generate(streams, seconds=10.0, seed=3), H100_8B, interactive("goodput"), max_steps=900)
+    come = [r for r in outcome.records if r.request.arrival < outcome.seconds - 1.0]
+    refused = {tenant: [r.refused for r in come if r.request.tenant == tenant] for tenant in rates}
+    assert refused["greedy"].count("too_late") > 100
+    assert len(refused["modest"]) > 15
+    assert not any(refused["modest"])
 
 
 def test_the_prediction_counts_the_time_that_has_passed_and_needs_a_backlog_and_a_rate() -> None:
@@ -105,8 +141,8 @@ def test_an_idle_engine_refuses_nobody_however_slow_it_was() -> None:
     assert goodput.refusal(make(1000, slo_class=1), now=0.0) is None
 
 
-def overloaded(admission: str, rate: float) -> Report:
-    config = config_of(
+def interactive(admission: str) -> EngineConfig:
+    return config_of(
         H100_8B,
         slo_class="interactive",
         slo_ttft=0.5,
@@ -116,8 +152,11 @@ def overloaded(admission: str, rate: float) -> Report:
         chunked_prefill_tokens=256,
         max_queued_requests=64,
     )
+
+
+def overloaded(admission: str, rate: float) -> Report:
     trace = generate(faster(INTERACTIVE, rate), seconds=15.0, seed=1)
-    return report(simulate(trace, H100_8B, config))
+    return report(simulate(trace, H100_8B, interactive(admission)))
 
 
 def test_under_overload_goodput_admission_serves_more_requests_in_time() -> None:
