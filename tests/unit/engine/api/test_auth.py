@@ -10,6 +10,7 @@ import pytest
 from kvik_engine.api.keys import LOOK_SECONDS, ApiKeys, KeysError, read_keys
 from kvik_engine.api.main import keys_or_refuse
 from kvik_engine.errors import StartError, StartReason
+from tests.support.calls import Calls
 from tests.support.live_api import LiveApi, Reply, live_api
 
 ALICE, BOB = "alice-key-1", "bob-key-2"
@@ -108,6 +109,35 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(keys_file
     keys_file.unlink()
     now[0] += LOOK_SECONDS
     assert keys.tenant_of("carols-only-key") == "carol"
+
+
+def test_a_new_file_that_could_not_be_read_at_first_is_read_later(
+    keys_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    keys = ApiKeys(keys_file, clock=lambda: now[0])
+    keys_file.write_text("carol:carols-only-key\n")
+
+    def refuse(self: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        now[0] += LOOK_SECONDS
+        assert keys.tenant_of(ALICE) == "alice"
+    now[0] += LOOK_SECONDS
+    assert (keys.tenant_of(ALICE), keys.tenant_of("carols-only-key")) == (None, "carol")
+
+
+def test_a_key_is_found_in_as_many_calls_among_20_000_as_among_two(tmp_path: Path) -> None:
+    """All of them were compared: 37 ms of the API's only thread for each request with a file of the largest size."""
+    many = tmp_path / "many"
+    many.write_text("".join(f"tenant:{number:08}-key\n" for number in range(20_000)))
+    keys = ApiKeys(many, clock=lambda: 0.0)
+    with Calls() as calls:
+        assert keys.tenant_of("00019999-key") == "tenant"
+        assert keys.tenant_of("absent-key-0") is None
+    assert calls.count < 30
 
 
 @pytest.mark.parametrize(
