@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import builder, catalog
-from scripts.claims import ClaimError, ensure_namespace, remove_namespace, why_keep_operator, why_not_install
+from scripts.demo_ownership import ClaimError, ensure_namespace, remove_namespace, why_keep_operator, why_not_install
 from tests.support.in_cluster_traffic import run_python
 from tests.support.kubectl import Kubectl, KubectlError, condition
 

@@ -11,7 +11,7 @@ import pytest
 
 from images import catalog
 from scripts import demo
-from scripts.claims import ensure_namespace, remove_namespace
+from scripts.demo_ownership import ensure_namespace, remove_namespace
 from tests.support.kubectl import Kubectl
 
 POOL_NAMESPACE = "kvik-e2e"

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from scripts import demo
-from scripts.claims import ensure_namespace, remove_namespace
+from scripts.demo_ownership import ensure_namespace, remove_namespace
 from tests.cluster import node
 from tests.cluster.paths import local_cluster
 from tests.cluster.processes import read_record

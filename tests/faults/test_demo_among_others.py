@@ -3,7 +3,7 @@
 import pytest
 
 from scripts import demo
-from scripts.claims import ClaimError, ensure_namespace
+from scripts.demo_ownership import ClaimError, ensure_namespace
 from tests.support.operator_rig import Rig
 
 pytestmark = pytest.mark.timeout(120)

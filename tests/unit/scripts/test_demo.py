@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from scripts import claims, demo
-from scripts.claims import MARK, US, ClaimError
+from scripts import demo, demo_ownership
+from scripts.demo_ownership import MARK, US, ClaimError
 from tests.support.kubectl import Kubectl
 
 Object = dict[str, Any]
@@ -136,7 +136,7 @@ def test_a_namespace_that_is_made_carries_the_mark(monkeypatch: pytest.MonkeyPat
     applied: list[str] = []
     hand = Hand(World(borrowed=borrowed), "kvik-demo")
     monkeypatch.setattr(hand, "apply", applied.append)
-    claims.ensure_namespace(cast(Kubectl, hand), borrowed=borrowed)
+    demo_ownership.ensure_namespace(cast(Kubectl, hand), borrowed=borrowed)
     made: Mapping[str, Any] = json.loads(applied[0])
-    assert claims.marked(made)
+    assert demo_ownership.marked(made)
     assert made["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
