@@ -12,6 +12,9 @@ from pathlib import Path
 
 HELP = "try a configuration on a trace, without a model"
 
+MAX_TRACE_SECONDS = 1e6
+MAX_RATE = 1e4
+_LEAST = 1e-3
 _ENGINE_OPTIONS = (
     "slo_class",
     "slo_ttft",
@@ -37,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--trace", metavar="FILE", type=Path, help="requests, one JSON object a line")
     load.add_argument("--workload", choices=sorted(WORKLOADS), help="a synthetic trace")
     parser.add_argument("--device", choices=sorted(DEVICES), default="h100-8b", help="(default: h100-8b)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of a synthetic trace (default: 120)")
-    parser.add_argument("--rate", type=float, default=1.0, metavar="X", help="times the workload's own (default: 1)")
+    parser.add_argument("--seconds", type=_seconds, default=120.0, help="of a synthetic trace (default: 120)")
+    parser.add_argument("--rate", type=_rate, default=1.0, metavar="X", help="times the workload's own (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of a synthetic trace (default: 0)")
     parser.add_argument("--overlap", type=int, choices=(0, 1), default=0, help="steps planned ahead (default: 0)")
     parser.add_argument("--write-trace", metavar="FILE", type=Path, help="keep the trace that was served")
@@ -47,6 +50,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option in OPTIONS:
         if option.name in _ENGINE_OPTIONS:
             engine.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.help)
+
+
+def _seconds(text: str) -> float:
+    return _above_zero(text, MAX_TRACE_SECONDS)
+
+
+def _rate(text: str) -> float:
+    return _above_zero(text, MAX_RATE)
+
+
+def _above_zero(text: str, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not _LEAST <= value <= most:  # also what is no number at all
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {_LEAST:g} to {most:g}")
+    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

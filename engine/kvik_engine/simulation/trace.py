@@ -12,6 +12,10 @@ import msgspec
 from kvik_engine.config import SLO_CLASSES
 from kvik_engine.simulation.runner import VOCABULARY
 
+MAX_TOKENS = 1 << 24
+"""Of a prompt or an answer: far more than any context, and what memory can hold."""
+MAX_ARRIVAL = 1e9
+
 
 class TraceError(ValueError):
     """A trace that cannot be read; the message names the line."""
@@ -38,7 +42,8 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return self.output_tokens if self.max_tokens is None else self.max_tokens
 
     def __post_init__(self) -> None:
-        if self.arrival < 0 or self.prompt_tokens < 1 or not 1 <= self.output_tokens <= self.allowed_tokens:
+        lengths = 1 <= self.prompt_tokens <= MAX_TOKENS and 1 <= self.output_tokens <= self.allowed_tokens <= MAX_TOKENS
+        if not (lengths and 0 <= self.arrival <= MAX_ARRIVAL):
             raise ValueError("arrival, prompt_tokens, output_tokens or max_tokens is out of range")
         if self.slo_class not in SLO_CLASSES:
             raise ValueError(f"class is none of {', '.join(SLO_CLASSES)}")
