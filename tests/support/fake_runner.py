@@ -122,9 +122,12 @@ class FakeRunner:
         device_bytes_total: int = 1 << 30,
         windows: Windows = FULL,
         answer: Answer = token_from,
+        zeroed: bool = False,
     ) -> None:
+        """`zeroed`: blocks may be read before they are written, as a warm-up does."""
         self.windows = windows
         self._answer = answer
+        self._unwritten = 0 if zeroed else POISON
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
         self.context_length = context_length
@@ -163,7 +166,7 @@ class FakeRunner:
         )
 
     def allocate(self, blocks: int) -> int:
-        self.blocks = [[POISON] * self.block_tokens for _ in range(blocks + 1)]
+        self.blocks = [[self._unwritten] * self.block_tokens for _ in range(blocks + 1)]
         return len(self.blocks) * self.block_bytes
 
     def allocate_host(self, slots: int) -> HostSpace:

@@ -16,6 +16,7 @@ from kvik_engine.kv.disk_tier import NoLowerTier
 from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
+from kvik_engine.step import StepResult
 from tests.support.engine_harness import MemoryChannel
 from tests.support.fake_runner import FakeRunner
 
@@ -47,7 +48,7 @@ def test_the_pool_is_what_the_ledger_says_and_so_is_what_the_api_is_told(tmp_pat
 
 
 def test_the_runner_is_warm_and_empty_before_the_first_client(tmp_path: Path) -> None:
-    config, runner = make_config(tmp_path), FakeRunner()
+    config, runner = make_config(tmp_path), FakeRunner(zeroed=True)
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
     assert warm_up(runner, limits(config), ledger).seconds > 0
@@ -57,14 +58,31 @@ def test_the_runner_is_warm_and_empty_before_the_first_client(tmp_path: Path) ->
 
 
 def test_the_warm_up_tells_how_long_the_largest_step_takes(tmp_path: Path) -> None:
-    config, runner = make_config(tmp_path, max_batch_tokens=640), FakeRunner(seconds=3.2)
+    config, runner = make_config(tmp_path, max_batch_tokens=640), FakeRunner(seconds=3.2, zeroed=True)
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
     assert warm_up(runner, limits(config), ledger).largest_step_seconds == pytest.approx(32.0)
 
 
+class SlowAtTheEnd(FakeRunner):
+    """A step takes longer the more past its rows have, as attention does."""
+
+    def collect(self) -> StepResult:
+        plan = self.plans[-1]
+        return replace(super().collect(), seconds=0.064 + sum(work.start for work in plan.work) / 1000)
+
+
+def test_the_largest_step_is_judged_at_the_end_of_the_context(tmp_path: Path) -> None:
+    """A healthy step near the end would otherwise count as hung, and the kubelet would end the engine."""
+    config, runner = make_config(tmp_path, max_batch_tokens=640), SlowAtTheEnd(zeroed=True)
+    ledger = size(config, runner.facts)
+    runner.allocate(ledger.blocks)
+    deep = 0.064 + (ledger.context - 64) / 1000
+    assert warm_up(runner, limits(config), ledger).largest_step_seconds == pytest.approx(deep / 64 * 640)
+
+
 def test_a_warm_up_fits_the_smallest_context(tmp_path: Path) -> None:
-    config, runner = make_config(tmp_path), FakeRunner(context_length=4)
+    config, runner = make_config(tmp_path), FakeRunner(context_length=4, zeroed=True)
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
     warm_up(runner, limits(config), ledger)
