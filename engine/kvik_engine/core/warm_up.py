@@ -16,7 +16,7 @@ from kvik_engine.params import SamplingParams
 from kvik_engine.request import Request
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
-from kvik_engine.step import BlockId, Row, Runner, RowStart, RowWork, StepPlan
+from kvik_engine.step import BlockId, Row, RowStart, RowWork, Runner, StepPlan
 
 _PROMPT_TOKENS = 64
 _OUTPUT_TOKENS = 3
