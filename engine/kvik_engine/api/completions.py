@@ -47,6 +47,10 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
         texts = split_prompts(body.prompt)
         if len(texts) * sampling.params.n > MAX_CHOICES:
             raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")
+        taken = service.config.max_requests // sampling.params.n + service.config.max_queued_requests
+        if len(texts) > taken:  # 429 would send the client round for ever
+            message = f"The engine takes at most {taken} prompts of n={sampling.params.n} at once, running or waiting."
+            raise UserError(message, param="prompt")
         ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size, body.add_special_tokens)
         context = service.model.max_tokens
         prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]

@@ -42,6 +42,16 @@ async def test_more_choices_than_rows_is_a_matter_of_n(tmp_path: Path) -> None:
         assert (await small.chat(n=2)).status == 200
 
 
+async def test_more_prompts_than_rows_and_queue_take_is_no_matter_of_waiting(tmp_path: Path) -> None:
+    """They would be refused with 429 on an idle engine too, however often the client tries."""
+    async with live_api(tmp_path, max_requests=4, max_queued_requests=1) as small:
+        reply = await small.complete(prompt=["a"] * 4, n=2)
+        assert (reply.status, reply.error["param"]) == (400, "prompt")
+        assert (await small.complete(prompt=["a"] * 3, n=2)).status == 200
+        assert (await small.complete(prompt=["a"] * 6)).status == 400
+        assert (await small.complete(prompt=["a"] * 5)).status == 200
+
+
 async def test_one_refused_prompt_of_many_aborts_the_others(api: LiveApi) -> None:
     api.core.gate.clear()
     task = asyncio.create_task(api.complete(prompt=["a", "b"]))
@@ -81,7 +91,8 @@ async def test_a_dead_core_is_503_before_and_one_error_event_after_the_stream_be
     api.core.start()
     await until(lambda: api.client.ready)
     assert (await api.chat()).status == 200
-    assert "kvik_core_restarts_total" in (await api.get("/metrics")).text
+    page = (await api.get("/metrics")).text
+    assert f'kvik_core_restarts_total{{model_name="{MODEL}"}} 1.0' in page
 
 
 async def drained(api: LiveApi, *, linger: float, timeout: float) -> None:
