@@ -14,11 +14,13 @@ from http import HTTPStatus
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.web_request import BaseRequest
 
 from kvik_engine.api import limits
 from kvik_engine.api.error_body import PayloadError, error_response
 
+_NO_HTTP = "The request is not valid HTTP."
 _TOO_LARGE = "The request's headers are too large."
 _CLEANUP_SECONDS = 1.0
 """For handlers that still run when the application is torn down; draining has waited for them before."""
@@ -59,18 +61,35 @@ class Connection(web.RequestHandler):
             if self._head_timer is None:
                 self._expect_head()
         super().data_received(data)
+        self._fail_broken_body()
         if self._request_count != self._heads:
             self._heads = self._request_count
             self._head_came()
         elif self._head_timer is not None and self._head_bytes > limits.MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _TOO_LARGE)
 
+    def _fail_broken_body(self) -> None:
+        """aiohttp queues broken chunk framing as a next request, and lets the handler wait for the rest of the body."""
+        if not self._messages or isinstance(self._messages[-1][0], RawRequestMessage):
+            return
+        if len(self._messages) > 1:
+            body = self._messages[-2][1]
+        elif self._current_request is not None:
+            body = self._current_request.content
+        else:
+            return
+        if not body.is_eof():
+            self._messages.pop()
+            body.set_exception(PayloadError(HTTPStatus.BAD_REQUEST, _NO_HTTP))
+            body.feed_eof()
+            self.close()
+
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """A request that no handler saw, or that one failed on."""
         if status == HTTPStatus.BAD_REQUEST:
-            response = error_response(PayloadError(HTTPStatus.BAD_REQUEST, "The request is not valid HTTP."))
+            response = error_response(PayloadError(HTTPStatus.BAD_REQUEST, _NO_HTTP))
         else:
             if not isinstance(exc, ConnectionError):  # else the client is gone, and nobody reads this
                 self.log_exception("a handler failed", exc_info=exc)

@@ -123,6 +123,19 @@ async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
     assert (await api.complete()).status == 200
 
 
+async def test_broken_framing_in_a_body_is_answered_at_once(api: LiveApi, connect: Connect) -> None:
+    """Not by the body's timeout, which would also hold what came of it in the budget."""
+    reader, writer = await connect()
+    head, _, _ = HEAD.partition(b"Content-Length")
+    writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{   \r\n")
+    await until(lambda: api.service.bodies.taken > 0)
+    writer.write(b"ZZ\r\n")
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert status(answer) == 400
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert error_of(answer)["message"] == "The request is not valid HTTP."
+
+
 @pytest.mark.parametrize("path", [b"/v1/models", b"/version", b"/nowhere"])
 async def test_a_large_head_that_comes_in_one_piece_is_refused_too(api: LiveApi, connect: Connect, path: bytes) -> None:
     reader, writer = await connect()
@@ -386,7 +399,5 @@ async def test_nothing_is_sent_before_the_core_took_the_request(api: LiveApi, co
         await asyncio.wait_for(reader.read(1), 0.1)
 
 
-def test_the_limits_are_those_that_connections_use() -> None:
-    """Every bound is data in one module."""
-    assert connection.limits is limits
+def test_a_body_may_be_as_long_as_the_context_needs() -> None:
     assert limits.max_body_bytes(8192) == (64 << 10) + 16 * 8192
