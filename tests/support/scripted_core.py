@@ -36,7 +36,7 @@ def stats(**more: float) -> CoreStats:
     return CoreStats(**{**zero, **more})  # type: ignore[arg-type]
 
 
-def model_info(context: int = CONTEXT) -> ModelInfo:
+def model_info(context: int = CONTEXT, warm_at: float = 1_800_000_000.0) -> ModelInfo:
     return ModelInfo(
         vocab_size=VOCAB_SIZE,
         max_tokens=context,
@@ -50,6 +50,7 @@ def model_info(context: int = CONTEXT) -> ModelInfo:
         bytes_per_token=64,
         kv_cache_bytes=101 * 16 * 64,
         startup_seconds={"weights_loaded": 1.0, "warm": 0.5},
+        warm_at=warm_at,
     )
 
 
@@ -68,6 +69,7 @@ class ScriptedCore:
     queue: bool = True
     """False: nothing is answered at all, as by a core that hangs."""
     context: int = CONTEXT
+    warm_at: float = 1_800_000_000.0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     submits: list[Submit] = field(default_factory=list)
     aborts: list[Abort] = field(default_factory=list)
@@ -82,7 +84,7 @@ class ScriptedCore:
         self.gate.set()
 
     def start(self) -> None:
-        hello = Hello(core_pid=1, model=model_info(self.context), stats=stats())
+        hello = Hello(core_pid=1, model=model_info(self.context, self.warm_at), stats=stats())
         self._channel = CoreChannel(self.path, lambda: hello)
         self._task = asyncio.create_task(self._run())
 

@@ -112,7 +112,7 @@ class Status:
                 "blocks_total": model.blocks_total,
                 "max_tokens": model.blocks_total * model.block_tokens,
             },
-            "startup": {"model_fetched": self.model_fetched, **self._startup(model.startup_seconds)},
+            "startup": {"model_fetched": self.model_fetched, **_startup(model.startup_seconds, model.warm_at)},
             "effective": {
                 "max_requests": config.max_requests,
                 "max_batch_tokens": config.max_batch_tokens,
@@ -121,17 +121,16 @@ class Status:
             },
         }
 
-    def _startup(self, seconds: dict[str, float]) -> dict[str, str | None]:
-        """When each phase ended, counted back from the moment the core was warm."""
-        ended: dict[str, str | None] = dict.fromkeys(("weights_loaded", "compiled", "warm"))
-        if self.warm_at is None:
-            return ended
-        at = self.warm_at
-        for phase in ("warm", "compiled", "weights_loaded"):
-            if phase == "warm" or phase in seconds:
-                ended[phase] = _rfc3339(at)
-            at -= seconds.get(phase, 0.0)
-        return ended
+
+def _startup(seconds: dict[str, float], warm_at: float) -> dict[str, str | None]:
+    """When each phase of the present core ended, counted back from the moment it was warm."""
+    ended: dict[str, str | None] = dict.fromkeys(("weights_loaded", "compiled", "warm"))
+    at = warm_at
+    for phase in ("warm", "compiled", "weights_loaded"):
+        if phase in seconds:
+            ended[phase] = _rfc3339(at)
+            at -= seconds[phase]
+    return ended
 
 
 def _rfc3339(unix: float | None) -> str | None:

@@ -140,8 +140,8 @@ def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache
             raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not radix, block-hash or disabled")
 
 
-def describe(facts: ModelFacts, ledger: Ledger, startup_seconds: dict[str, float]) -> ModelInfo:
-    """What Hello and /info say of the model."""
+def describe(facts: ModelFacts, ledger: Ledger, *, warm_seconds: float, warm_at: float) -> ModelInfo:
+    """What Hello and /info say of the model; `warm_at` is Unix time."""
     return ModelInfo(
         vocab_size=facts.vocab_size,
         max_tokens=ledger.context,
@@ -154,5 +154,6 @@ def describe(facts: ModelFacts, ledger: Ledger, startup_seconds: dict[str, float
         blocks_total=ledger.blocks,
         bytes_per_token=ledger.bytes_per_token,
         kv_cache_bytes=ledger.allocated_bytes,
-        startup_seconds={**facts.startup_seconds, **startup_seconds},
+        startup_seconds={**facts.startup_seconds, "warm": warm_seconds},
+        warm_at=warm_at,
     )

@@ -98,7 +98,7 @@ def serve(config: EngineConfig) -> None:
     progress("warming up")
     warmed = warm_up(runner, limits(config), ledger)
     heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
-    model = describe(runner.facts, ledger, {"warm": warmed.seconds})
+    model = describe(runner.facts, ledger, warm_seconds=warmed.seconds, warm_at=time.time())
 
     def hello() -> Hello:
         return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))

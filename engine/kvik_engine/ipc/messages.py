@@ -145,6 +145,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     kv_cache_bytes: int
     """All that was allocated for the pool, scratch block included."""
     startup_seconds: dict[str, float]
+    """By phase: see ModelFacts."""
+    warm_at: float
+    """Unix time when this core had warmed up."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):

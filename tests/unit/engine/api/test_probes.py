@@ -20,6 +20,7 @@ from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
 from tests.support.live_api import MODEL, LiveApi, engine_config, live_api
 from tests.support.scripted_core import stats
+from tests.support.waiting import until
 
 LOAD_KEYS = {
     *("schema", "state", "step", "kv_blocks_used", "kv_blocks_total", "running", "waiting", "refused_total"),
@@ -56,6 +57,18 @@ async def test_info_has_the_contracts_keys_and_fits_4_kib(api: LiveApi) -> None:
     startup = info["startup"]
     assert startup["weights_loaded"] <= startup["warm"]
     assert (startup["model_fetched"], startup["compiled"]) == (None, None)
+
+
+async def test_after_a_restart_info_tells_the_new_cores_times_and_load_the_first_ones(api: LiveApi) -> None:
+    """warm_since counts from the pod's first core; startup is of the core that serves now."""
+    warm_since = (await api.get("/load", api.metrics_url)).json["warm_since"]
+    await api.core.die()
+    api.core.warm_at += 3600
+    api.core.start()
+    await until(lambda: api.client.hellos == 2)
+    startup = (await api.get("/info", api.metrics_url)).json["startup"]
+    assert (startup["weights_loaded"], startup["warm"]) == ("2027-01-15T08:59:59Z", "2027-01-15T09:00:00Z")
+    assert (await api.get("/load", api.metrics_url)).json["warm_since"] == warm_since
 
 
 async def test_metrics_have_their_names_and_the_models_name_on_every_series(api: LiveApi) -> None:

@@ -41,7 +41,7 @@ def test_the_pool_is_what_the_ledger_says_and_so_is_what_the_api_is_told(tmp_pat
     ledger = size(config, runner.facts)
     assert runner.allocate(ledger.blocks) == ledger.allocated_bytes == 64 * 200
     core = build_core(config, runner, ledger, MemoryChannel(), time.monotonic, overlap=0)
-    info = describe(runner.facts, ledger, {"warm": 0.5})
+    info = describe(runner.facts, ledger, warm_seconds=0.5, warm_at=1e9)
     assert core.scheduler.kv.pool.total == info.blocks_total == 199
     assert (info.max_tokens, info.context_length) == (796, 4096)
     assert info.startup_seconds == {"weights_loaded": 0.0, "warm": 0.5}
