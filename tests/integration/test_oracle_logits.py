@@ -12,6 +12,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBatch, StepAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
@@ -58,16 +59,9 @@ def load(gguf: Path, dtype: torch.dtype) -> Model:
 def paged_logits(model: Model, case: OraclePrompt, dtype: torch.dtype) -> Tensor:
     """Through the paged cache: the prompt in chunks, then the continuation in one piece. fp32 [STEPS, vocabulary]."""
     tokens = torch.tensor(case.prompt + case.tokens[:-1])
-    config = model.config
     blocks = -(-len(tokens) // BLOCK_TOKENS)
     cache = KVCache(
-        blocks=blocks,
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        block_tokens=BLOCK_TOKENS,
-        head_dim=config.head_dim,
-        dtype=dtype,
-        device=torch.device("cpu"),
+        blocks=blocks, layout=kv_layout(model.config, BLOCK_TOKENS), dtype=dtype, device=torch.device("cpu")
     )
     backend = CpuBackend()
     table = torch.arange(blocks, 0, -1, dtype=torch.int32)[None]
@@ -82,7 +76,7 @@ def paged_logits(model: Model, case: OraclePrompt, dtype: torch.dtype) -> Tensor
             seq_lens=torch.tensor([end], dtype=torch.int32),
             slots=table[0, positions // BLOCK_TOKENS].long() * BLOCK_TOKENS + positions % BLOCK_TOKENS,
         )
-        hidden = model.forward(tokens[start:end], positions, StepAttention(backend.plan(batch, cache), cache))
+        hidden = model.forward(tokens[start:end], positions, StepAttention(backend, [batch], cache))
     return model.logits(hidden)
 
 

@@ -1,6 +1,7 @@
-"""What a step needs from attention: write the new keys and values, then attend to all of a row's past.
+"""What a step needs from attention: write the new keys and values, then attend to a row's past.
 
-A backend turns the step's batch into its own metadata once a step; the layers then call it 2 x layers times.
+A backend turns the step's batch of each KV group into its own metadata once a step; the layers then call it 2 x layers
+times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kvik_engine.attention.kv_cache import KVCache, LayerCache
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """The rows of one step, packed: row r has tokens [query_starts[r], query_starts[r + 1]) of the step.
+    """The rows of one step as one KV group sees them, packed: row r has tokens [query_starts[r], query_starts[r + 1]).
 
     The host knows starts and lengths; tensors are on the device.
     """
@@ -26,26 +27,33 @@ class AttentionBatch:
     lengths: Sequence[int]
     """Tokens of each row that are computed in this step."""
     block_tables: Tensor
-    """int32 [rows, blocks]: wide enough for the longest row; entries past a row's end are 0."""
+    """int32 [rows, blocks]: wide enough for the longest row; entries past a row's end are 0. Entries of blocks that lie
+    behind the window of a row's first query may name blocks that others own by now: they are never read."""
     query_starts: Tensor
     """int32 [rows + 1]."""
     seq_lens: Tensor
     """int32 [rows]: starts + lengths."""
     slots: Tensor
     """int64 [tokens]: where each token's key and value go, block * block_tokens + offset."""
+    window: int | None = None
+    """A query sees the last `window` tokens, its own included; None: all up to its own."""
+
+    def first_seen(self, position: int) -> int:
+        """The first token that the query at `position` sees."""
+        return 0 if self.window is None else max(0, position + 1 - self.window)
 
 
 class LayerAttention(Protocol):
     """One step's metadata, bound: writes and attends in one layer's cache."""
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
-        """key, value: [tokens, kv_heads, head_dim]."""
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        """key: [tokens, kv_heads, width]; value: the same, None where the cache is latent."""
         ...
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        """Causal attention of each token to its row's tokens up to itself.
+        """Causal attention of each token to its row's tokens up to itself, as far back as the window reaches.
 
-        query: [tokens, heads, head_dim], heads a multiple of kv_heads -> the same shape, contiguous.
+        query: [tokens, heads, width], heads a multiple of kv_heads -> [tokens, heads, value_width], contiguous.
         """
         ...
 
@@ -63,11 +71,17 @@ class AttentionBackend(Protocol):
 class StepAttention:
     """What the model sees: attention of one step over one cache, addressed by layer."""
 
-    def __init__(self, step: LayerAttention, cache: KVCache) -> None:
-        self._step = step
-        self._layers = cache.layers
+    def __init__(self, backend: AttentionBackend, batches: Sequence[AttentionBatch], cache: KVCache) -> None:
+        """`batches`: one per KV group."""
+        steps = [backend.plan(batch, cache) for batch in batches]
+        self._layers = [
+            (steps[place.group], layer) for place, layer in zip(cache.layout.places, cache.layers, strict=True)
+        ]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        cache = self._layers[layer]
-        self._step.write(key, value, cache)
-        return self._step.attend(query, cache, scale=query.shape[-1] ** -0.5)
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor | None, *, scale: float | None = None
+    ) -> Tensor:
+        """`scale` of q·k: width ** -0.5 when None."""
+        step, cache = self._layers[layer]
+        step.write(key, value, cache)
+        return step.attend(query, cache, scale=query.shape[-1] ** -0.5 if scale is None else scale)

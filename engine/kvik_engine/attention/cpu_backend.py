@@ -1,9 +1,10 @@
 """The product's CPU path: vectorised torch.
 
-Keys and values are gathered as vectors of head_dim through one index a step, shifted by the layer. Rows of one token
-(decode) are gathered together, padded to the longest of their group; rows of many tokens go one at a time. Padding
-reads slot 0 of the scratch block, which is never written here and stays zero, and values are made finite when they are
-written: a row that overflows spoils neither its neighbours nor the next owner of its blocks.
+Keys and values are gathered as vectors through one index a step, shifted by the layer: a row's tokens from the first
+that any of its queries sees. Rows of one token (decode) are gathered together, padded to the longest of their group;
+rows of many tokens go one at a time. Padding reads slot 0 of the scratch block, which is never written here and stays
+zero, and values are made finite when they are written: a row that overflows spoils neither its neighbours nor the next
+owner of its blocks.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ class CpuBackend:
     def plan(self, batch: AttentionBatch, cache: KVCache) -> CpuStep:
         vectors = _Vectors.of(cache)
         decodes = [row for row, length in enumerate(batch.lengths) if length == 1]
-        seq_lens = [start + length for start, length in zip(batch.starts, batch.lengths, strict=True)]
+        seen = [
+            start + length - batch.first_seen(start) for start, length in zip(batch.starts, batch.lengths, strict=True)
+        ]
         query_starts = [0]
         for length in batch.lengths:
             query_starts.append(query_starts[-1] + length)
         return CpuStep(
             write_index=vectors.of_slots(batch.slots),
             decodes=[
-                _DecodeGroup.of(batch, vectors, rows, seq_lens, query_starts)
-                for rows in group_by_length(decodes, seq_lens, PADDING_BUDGET)
+                _DecodeGroup.of(batch, vectors, rows, seen, query_starts)
+                for rows in group_by_length(decodes, seen, PADDING_BUDGET)
             ],
             prefills=[
                 _PrefillRow.of(batch, vectors, row, query_starts[row])
@@ -61,25 +64,31 @@ class CpuStep:
         self._decodes = decodes
         self._prefills = prefills
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        if value is None:
+            # The value is a part of the key: finite as well.
+            _vectors(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, key.shape[-1]).nan_to_num())
+            return
         width = key.shape[-1]
         _vectors(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, width))
         _vectors(cache.values).index_copy_(0, self._write_index, value.reshape(-1, width).nan_to_num())
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        keys, values = _vectors(cache.keys), _vectors(cache.values)
+        keys = _vectors(cache.keys)
+        values = None if cache.latent else _vectors(cache.values)
+        width = cache.values.shape[-1]
         if len(self._decodes) == 1 and not self._prefills:
-            return self._decodes[0].attend(query, keys, values, scale)
-        out = torch.empty(query.shape, dtype=query.dtype)
+            return self._decodes[0].attend(query, keys, values, width, scale)
+        out = torch.empty((*query.shape[:2], width), dtype=query.dtype)
         for group in self._decodes:
-            out[group.tokens] = group.attend(query[group.tokens], keys, values, scale)
+            out[group.tokens] = group.attend(query[group.tokens], keys, values, width, scale)
         for row in self._prefills:
-            out[row.first : row.last] = row.attend(query[row.first : row.last], keys, values, scale)
+            out[row.first : row.last] = row.attend(query[row.first : row.last], keys, values, width, scale)
         return out
 
 
 def group_by_length(
-    rows: Sequence[int], seq_lens: Sequence[int], padding_budget: int, group_tokens: int = GROUP_TOKENS
+    rows: Sequence[int], lengths: Sequence[int], padding_budget: int, group_tokens: int = GROUP_TOKENS
 ) -> list[list[int]]:
     """Rows by falling length, split where padding to the longest of the group, or the group, would grow too large.
 
@@ -87,9 +96,9 @@ def group_by_length(
     """
     groups: list[list[int]] = []
     padding = 0
-    for row in sorted(rows, key=lambda r: -seq_lens[r]):
-        longest = seq_lens[groups[-1][0]] if groups else 0
-        padding += longest - seq_lens[row]
+    for row in sorted(rows, key=lambda r: -lengths[r]):
+        longest = lengths[groups[-1][0]] if groups else 0
+        padding += longest - lengths[row]
         if not groups or padding > padding_budget or (len(groups[-1]) + 1) * longest > group_tokens:
             groups.append([])
             padding = 0
@@ -99,7 +108,7 @@ def group_by_length(
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    """Where vectors of head_dim lie behind a layer's first: block * block_stride + head * block_tokens + offset."""
+    """Where vectors lie behind a layer's first: block * block_stride + head * block_tokens + offset."""
 
     heads: int
     block_tokens: int
@@ -108,8 +117,8 @@ class _Vectors:
 
     @classmethod
     def of(cls, cache: KVCache) -> _Vectors:
-        _, layers, _, heads, block_tokens, _ = cache.buffer.shape
-        return cls(heads, block_tokens, layers * 2 * heads * block_tokens, cache.buffer.dtype)
+        _, slots, parts, heads, block_tokens, _ = cache.buffer.shape
+        return cls(heads, block_tokens, slots * parts * heads * block_tokens, cache.buffer.dtype)
 
     def additive(self, hidden: Tensor) -> Tensor:
         """A bool mask of what must not be seen, as the summand that hides it."""
@@ -120,12 +129,27 @@ class _Vectors:
         first = slots // self.block_tokens * self.block_stride + slots % self.block_tokens
         return (first[:, None] + torch.arange(self.heads) * self.block_tokens).reshape(-1)
 
+    def of_row(self, block_table: Tensor, first: int, end: int) -> Tensor:
+        """int32 [blocks] -> int64 [heads * (end - first)] of one row's tokens [first, end)."""
+        positions = torch.arange(first, end)
+        return self._of_heads(block_table.long()[positions // self.block_tokens], positions).reshape(-1)
+
     def of_rows(self, block_tables: Tensor, tokens: int) -> Tensor:
         """int32 [rows, blocks] -> int64 [rows, heads, tokens] of each row's first tokens."""
         positions = torch.arange(tokens)
-        blocks = block_tables[:, : -(-tokens // self.block_tokens)].long() * self.block_stride
-        first = blocks[:, positions // self.block_tokens] + positions % self.block_tokens
-        return first[:, None, :] + (torch.arange(self.heads) * self.block_tokens)[None, :, None]
+        blocks = block_tables[:, : -(-tokens // self.block_tokens)].long()
+        return self._of_heads(blocks[:, positions // self.block_tokens], positions)
+
+    def of_windows(self, block_tables: Tensor, firsts: Tensor, tokens: int) -> Tensor:
+        """The same of each row's tokens from `firsts` [rows] on. Behind a table's end its last entry stands."""
+        last = block_tables.shape[1] * self.block_tokens - 1
+        positions = (firsts[:, None] + torch.arange(tokens)).clamp_(max=last)
+        return self._of_heads(block_tables.long().gather(1, positions // self.block_tokens), positions)
+
+    def _of_heads(self, blocks: Tensor, positions: Tensor) -> Tensor:
+        """Blocks [..., tokens] that hold the positions -> [..., heads, tokens]."""
+        first = blocks * self.block_stride + positions % self.block_tokens
+        return first[..., None, :] + (torch.arange(self.heads) * self.block_tokens)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +171,18 @@ class _DecodeGroup:
         batch: AttentionBatch,
         vectors: _Vectors,
         rows: Sequence[int],
-        seq_lens: Sequence[int],
+        seen: Sequence[int],
         query_starts: Sequence[int],
     ) -> _DecodeGroup:
-        lengths = [seq_lens[row] for row in rows]
+        """`seen`: by row of the batch, how many tokens its query sees."""
+        lengths = [seen[row] for row in rows]
         longest = max(lengths)
-        index = vectors.of_rows(batch.block_tables[torch.tensor(rows)], longest)
+        tables = batch.block_tables[torch.tensor(rows)]
+        if batch.window is None:
+            index = vectors.of_rows(tables, longest)
+        else:
+            firsts = torch.tensor([batch.starts[row] + 1 - seen[row] for row in rows])
+            index = vectors.of_windows(tables, firsts, longest)
         mask = None
         if min(lengths) < longest:
             padding = torch.arange(longest) >= torch.tensor(lengths)[:, None]
@@ -161,19 +191,21 @@ class _DecodeGroup:
         tokens = torch.tensor([query_starts[row] for row in rows])
         return cls(tokens, index.reshape(-1), mask, len(rows), longest)
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """[rows, heads, head_dim] -> the same. The heads of one KV head stand as queries of one attention."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor | None, value_width: int, scale: float) -> Tensor:
+        """[rows, heads, width] -> [rows, heads, value_width]. The heads of one KV head stand as queries of one
+        attention. Without `values` these are the beginnings of the keys."""
         width = query.shape[-1]
         grouped = query.reshape(self.rows, self.index.shape[0] // (self.rows * self.longest), -1, width)
         gathered = (self.rows, grouped.shape[1], self.longest, width)
+        seen_keys = keys.index_select(0, self.index).view(gathered)
         attended = F.scaled_dot_product_attention(
             grouped,
-            keys.index_select(0, self.index).view(gathered),
-            values.index_select(0, self.index).view(gathered),
+            seen_keys,
+            seen_keys[..., :value_width] if values is None else values.index_select(0, self.index).view(gathered),
             attn_mask=self.mask,
             scale=scale,
         )
-        return attended.reshape(query.shape)
+        return attended.reshape(*query.shape[:2], value_width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +215,35 @@ class _PrefillRow:
     first: int
     last: int
     index: Tensor
-    """int64 [heads * seq_len]."""
+    """int64 [heads * seen tokens]."""
     heads: int
     mask: Tensor | None
-    """Cache dtype [tokens, seq_len]: -inf on later tokens, else 0; None, plain causal, when nothing was cached."""
+    """Cache dtype [tokens, seen tokens]: -inf on what a query does not see, else 0; None: plain causal."""
 
     @classmethod
     def of(cls, batch: AttentionBatch, vectors: _Vectors, row: int, first: int) -> _PrefillRow:
         start, length = batch.starts[row], batch.lengths[row]
-        seq_len = start + length
-        index = vectors.of_rows(batch.block_tables[row : row + 1], seq_len).reshape(-1)
-        later = torch.arange(seq_len) > torch.arange(start, seq_len)[:, None]
-        return cls(first, first + length, index, vectors.heads, vectors.additive(later) if start else None)
+        begin, end = batch.first_seen(start), start + length
+        index = vectors.of_row(batch.block_tables[row], begin, end)
+        mask = None
+        if start or batch.first_seen(end - 1):
+            keys, queries = torch.arange(begin, end), torch.arange(start, end)[:, None]
+            hidden = keys > queries
+            if batch.window is not None:
+                hidden |= keys <= queries - batch.window
+            mask = vectors.additive(hidden)
+        return cls(first, first + length, index, vectors.heads, mask)
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """[tokens, heads, head_dim] -> the same."""
-        gathered = (1, self.heads, -1, query.shape[-1])
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor | None, value_width: int, scale: float) -> Tensor:
+        """[tokens, heads, width] -> [tokens, heads, value_width]."""
+        gathered = (self.heads, -1, query.shape[-1])
+        seen_keys = keys.index_select(0, self.index).view(gathered)
+        if values is None:
+            return self._attend_latent(query, seen_keys[0], value_width, scale)
         attended = F.scaled_dot_product_attention(
             query.transpose(0, 1)[None],
-            keys.index_select(0, self.index).view(gathered),
-            values.index_select(0, self.index).view(gathered),
+            seen_keys[None],
+            values.index_select(0, self.index).view(gathered)[None],
             attn_mask=self.mask,
             is_causal=self.mask is None,
             scale=scale,
@@ -210,9 +251,21 @@ class _PrefillRow:
         )
         return attended[0].transpose(0, 1)
 
+    def _attend_latent(self, query: Tensor, keys: Tensor, value_width: int, scale: float) -> Tensor:
+        """All heads share the keys [seen tokens, width]: one product of all of them, where torch's attention would
+        repeat the keys for each head."""
+        tokens, heads, width = query.shape
+        scores = (query.reshape(tokens * heads, width) @ keys.t()).view(tokens, heads, -1).float() * scale
+        if self.mask is None:
+            scores += torch.full((tokens, tokens), float("-inf")).triu(1)[:, None]
+        else:
+            scores += self.mask[:, None]
+        weights = scores.softmax(-1).to(query.dtype)
+        return (weights.view(tokens * heads, -1) @ keys[:, :value_width]).view(tokens, heads, value_width)
+
 
 def _vectors(layer: Tensor) -> Tensor:
-    """A layer's strided keys or values as rows of head_dim that start at its first: every block_stride-th region."""
+    """A layer's strided keys or values as vectors that start at its first: every block_stride-th region."""
     width = layer.shape[-1]
     rows = (layer.shape[0] - 1) * (layer.stride(0) // width) + layer[0].numel() // width
     return layer.as_strided((rows, width), (width, 1))

@@ -1,6 +1,7 @@
 """The KV pool on the device: one buffer, so that copy, swap, disk and transfer move one region a block.
 
-Layout [blocks + 1, layers, 2, kv_heads, block_tokens, head_dim]; block 0 is the scratch block of padded rows.
+[blocks + 1, slots, parts, heads, block_tokens, width], see attention.kv_layout; block 0 is the scratch block of padded
+rows.
 """
 
 from __future__ import annotations
@@ -11,32 +12,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvik_engine.attention.kv_layout import KVLayout
+
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """Strided views of one layer: keys and values, each [blocks + 1, kv_heads, block_tokens, head_dim]."""
+    """Strided views of one layer: keys and values, [blocks + 1, heads, block_tokens, width] and [..., value_width].
+
+    Where `latent`, the values are the beginnings of the keys.
+    """
 
     keys: Tensor
     values: Tensor
+    latent: bool
 
 
 class KVCache:
     """Owns the buffer. All of it is zero at first, so a slot that was never written is at least finite."""
 
-    def __init__(
-        self,
-        *,
-        blocks: int,
-        layers: int,
-        kv_heads: int,
-        block_tokens: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.block_tokens = block_tokens
-        self.buffer = _zeros((blocks + 1, layers, 2, kv_heads, block_tokens, head_dim), dtype, device)
-        self.layers = [LayerCache(self.buffer[:, layer, 0], self.buffer[:, layer, 1]) for layer in range(layers)]
+    def __init__(self, *, blocks: int, layout: KVLayout, dtype: torch.dtype, device: torch.device) -> None:
+        self.layout = layout
+        self.block_tokens = layout.block_tokens
+        shape = (blocks + 1, layout.slots, layout.parts, layout.heads, layout.block_tokens, layout.width)
+        self.buffer = _zeros(shape, dtype, device)
+        self.layers = [self._layer(place.slot) for place in layout.places]
 
     @property
     def bytes(self) -> int:
@@ -50,6 +49,10 @@ class KVCache:
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole blocks, all layers: int64 [copies] each, on the device. All reads happen before all writes."""
         self.buffer.index_copy_(0, targets, self.buffer.index_select(0, sources))
+
+    def _layer(self, slot: int) -> LayerCache:
+        parts = self.buffer[:, slot]
+        return LayerCache(parts[:, 0], parts[:, -1, ..., : self.layout.value_width], latent=self.layout.parts == 1)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

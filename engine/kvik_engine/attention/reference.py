@@ -25,33 +25,37 @@ class ReferenceStep:
         self._batch = batch
         self._block_tokens = block_tokens
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         for token, slot in enumerate(self._batch.slots.tolist()):
             block, offset = divmod(slot, self._block_tokens)
             cache.keys[block, :, offset] = key[token]
-            cache.values[block, :, offset] = value[token]
+            if value is not None:
+                cache.values[block, :, offset] = value[token]
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        width = cache.values.shape[-1]
+        out = torch.empty((*query.shape[:2], width), dtype=query.dtype, device=query.device)
         at = 0
         for row, (start, length) in enumerate(zip(self._batch.starts, self._batch.lengths, strict=True)):
-            keys = self._past(cache.keys, row, start + length)
-            values = self._past(cache.values, row, start + length)
+            base = self._batch.first_seen(start) // self._block_tokens * self._block_tokens
+            keys = self._past(cache.keys, row, base, start + length)
+            values = self._past(cache.values, row, base, start + length)
             for i in range(length):
-                seen = start + i + 1
-                out[at + i] = _attend_token(query[at + i], keys[:, :seen], values[:, :seen], scale).to(query.dtype)
+                seen = slice(self._batch.first_seen(start + i) - base, start + i + 1 - base)
+                out[at + i] = _attend_token(query[at + i], keys[:, seen], values[:, seen], scale).to(query.dtype)
             at += length
         return out
 
-    def _past(self, cache: Tensor, row: int, tokens: int) -> Tensor:
-        """The row's first tokens, gathered through its block table: fp32 [kv_heads, tokens, head_dim]."""
-        blocks = self._batch.block_tables[row, : -(-tokens // self._block_tokens)].long()
+    def _past(self, cache: Tensor, row: int, base: int, end: int) -> Tensor:
+        """The row's tokens [base, end), gathered through its block table from a block's first token on: fp32
+        [kv_heads, tokens, width]."""
+        blocks = self._batch.block_tables[row, base // self._block_tokens : -(-end // self._block_tokens)].long()
         gathered = cache[blocks].float().transpose(0, 1)
-        return gathered.reshape(cache.shape[1], -1, cache.shape[3])[:, :tokens]
+        return gathered.reshape(cache.shape[1], -1, cache.shape[3])[:, : end - base]
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """[heads, head_dim] against [kv_heads, seen, head_dim] twice -> fp32 [heads, head_dim]."""
+    """[heads, width] against [kv_heads, seen, width] and [kv_heads, seen, value_width] -> fp32 [heads, value_width]."""
     group = query.shape[0] // keys.shape[0]
     keys = keys.repeat_interleave(group, dim=0)
     values = values.repeat_interleave(group, dim=0)

@@ -25,7 +25,8 @@ class TritonStep:
         self._batch = batch
         self._max_query_len = max(batch.lengths)
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        assert value is not None, "start-up refuses this backend for latent caches"
         kv_write(key, value, cache.keys, cache.values, self._batch.slots)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
@@ -39,4 +40,5 @@ class TritonStep:
             batch.seq_lens,
             scale=scale,
             max_query_len=self._max_query_len,
+            window=batch.window,
         )

@@ -16,7 +16,6 @@ from kvik_engine.kv.sizing import Ledger, blocks_held, device_bytes, size_cache
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.parameters import count_parameters
-from kvik_engine.models.served import served_config
 from kvik_engine.step import KVGroup
 
 
@@ -94,7 +93,6 @@ class Plan:
 
 def make_plan(config: ModelConfig, wanted: Wanted) -> Plan:
     """Raises StartError: InsufficientMemory, which says how much would be enough, or ConfigInvalid."""
-    config = served_config(config)
     if wanted.context > config.context_length:
         raise StartError(
             StartReason.CONFIG_INVALID,

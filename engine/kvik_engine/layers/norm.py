@@ -19,8 +19,10 @@ class RMSNorm:
         self._shape = (weight.shape[0],)
 
     @classmethod
-    def take(cls, tensors: TensorSource, name: str, width: int, eps: float) -> RMSNorm:
-        return cls(tensors.take(f"{name}.weight", (width,)), eps, tensors.dtype)
+    def take(cls, tensors: TensorSource, name: str, width: int, eps: float, *, above_one: bool = False) -> RMSNorm:
+        """`above_one`: the checkpoint holds weight - 1 (Gemma)."""
+        weight = tensors.take(f"{name}.weight", (width,))
+        return cls(1.0 + weight.float() if above_one else weight, eps, tensors.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self._shape, self.weight, self.eps).to(self.dtype)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvik_engine.errors import StartError, StartReason
 
 LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "llama")
-SUPPORTED = LLAMA_FAMILY
+GEMMA_3 = ("Gemma3ForCausalLM",)
+SUPPORTED = (*LLAMA_FAMILY, *GEMMA_3)
 
 
 def check_architecture(name: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.tensors import TensorSource
-from kvik_engine.models.architectures import check_architecture
+from kvik_engine.models.architectures import GEMMA_3, LLAMA_FAMILY, check_architecture
 from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.gemma3 import Gemma3
 from kvik_engine.models.llama import Llama
 
 
@@ -30,7 +32,13 @@ class Model(Protocol):
     def parameters(self) -> int: ...
 
 
+_FAMILIES: Mapping[str, Callable[[ModelConfig, TensorSource], Model]] = {
+    **dict.fromkeys(LLAMA_FAMILY, Llama),
+    **dict.fromkeys(GEMMA_3, Gemma3),
+}
+
+
 def build(config: ModelConfig, tensors: TensorSource) -> Model:
     """Take the model's tensors from a source. Raises StartError (ModelUnsupported, ModelInvalid)."""
     check_architecture(config.architecture)
-    return Llama(config, tensors)
+    return _FAMILIES[config.architecture](config, tensors)

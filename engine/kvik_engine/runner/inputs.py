@@ -23,7 +23,8 @@ class StepInputs:
     """int64 [tokens]."""
     positions: Tensor
     """int64 [tokens]."""
-    attention: AttentionBatch
+    attention: Sequence[AttentionBatch]
+    """By KV group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class SamplingInputs:
     batch: SamplingBatch
 
 
-def gather_inputs(works: Sequence[RowWork], rows: RowTable) -> StepInputs:
-    """`works` is not empty. A row's last sample lies behind its other tokens in the same table, so that a work
-    `from_last_sample` is gathered like any other."""
+def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[int | None]) -> StepInputs:
+    """`works` is not empty; `windows` are those of the KV groups. A row's last sample lies behind its other tokens in
+    the same table, so that a work `from_last_sample` is gathered like any other."""
     device = rows.tokens.device
     starts = np.array([work.start for work in works])
     lengths = np.array([work.length for work in works])
@@ -50,19 +51,28 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable) -> StepInputs:
     row_of_token = np.repeat([work.row for work in works], lengths)
     positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - starts, lengths)
     places = torch.from_numpy(np.stack((row_of_token, positions))).to(device)
-    blocks = rows.block_tables[places[0], places[1] // rows.block_tokens].long()
     widest = -(-int((starts + lengths).max()) // rows.block_tokens)
+    row_of_work = torch.tensor([work.row for work in works]).to(device)
+    on_device = {
+        "query_starts": torch.from_numpy(query_starts.astype(np.int32)).to(device),
+        "seq_lens": torch.from_numpy((starts + lengths).astype(np.int32)).to(device),
+    }
+    start_list, length_list = starts.tolist(), lengths.tolist()
+    block_of_token, offsets = places[1] // rows.block_tokens, places[1] % rows.block_tokens
     return StepInputs(
         token_ids=rows.tokens[places[0], places[1]].long(),
         positions=places[1],
-        attention=AttentionBatch(
-            starts=starts.tolist(),
-            lengths=lengths.tolist(),
-            block_tables=rows.block_tables[torch.tensor([work.row for work in works]).to(device), :widest],
-            query_starts=torch.from_numpy(query_starts.astype(np.int32)).to(device),
-            seq_lens=torch.from_numpy((starts + lengths).astype(np.int32)).to(device),
-            slots=blocks * rows.block_tokens + places[1] % rows.block_tokens,
-        ),
+        attention=[
+            AttentionBatch(
+                starts=start_list,
+                lengths=length_list,
+                block_tables=table[row_of_work, :widest],
+                slots=table[places[0], block_of_token].long() * rows.block_tokens + offsets,
+                window=window,
+                **on_device,
+            )
+            for table, window in zip(rows.block_tables, windows, strict=True)
+        ],
     )
 
 

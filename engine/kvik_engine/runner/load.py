@@ -15,10 +15,9 @@ from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.config import EngineConfig
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
-from kvik_engine.models.kv_groups import kv_groups
+from kvik_engine.models.kv_groups import kv_groups, kv_layout
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
-from kvik_engine.models.served import served_config
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
@@ -46,8 +45,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
     tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device)
-    context = served_config(model_config).context_length
-    context = min(context, config.max_context_tokens or context)
+    context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
     return make_runner(
         model_config,
@@ -78,16 +76,15 @@ def make_runner(
     progress("measuring memory")
     memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
     return_freed_memory()
-    served = served_config(config)
     host = host_memory(tensors.device)
     facts = ModelFacts(
         vocab_size=config.vocab_size,
-        context_length=served.context_length,
+        context_length=config.context_length,
         parameters=model.parameters,
         dtype=dtype,
         device=str(tensors.device),
         attention=backend.name,
-        groups=kv_groups(served, limits.block_tokens, DTYPES[dtype].itemsize),
+        groups=kv_groups(config, limits.block_tokens, DTYPES[dtype].itemsize),
         device_bytes_total=memory.total,
         device_bytes_used=memory.used,
         host_bytes_total=None if host is None else host.total,
@@ -114,25 +111,21 @@ def measure_step(
     tokens = min(max_batch_tokens, limits.max_tokens)
     rows = min(limits.max_requests, max_batch_tokens)
     peak = PeakMemory(device)
-    cache = KVCache(
-        blocks=0,
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        block_tokens=limits.block_tokens,
-        head_dim=config.head_dim,
-        dtype=dtype,
-        device=device,
-    )
-    batch = AttentionBatch(
-        starts=[0],
-        lengths=[tokens],
-        block_tables=torch.zeros((1, -(-tokens // limits.block_tokens)), dtype=torch.int32, device=device),
-        query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=device),
-        seq_lens=torch.tensor([tokens], dtype=torch.int32, device=device),
-        slots=torch.zeros(tokens, dtype=torch.int64, device=device),
-    )
+    cache = KVCache(blocks=0, layout=kv_layout(config, limits.block_tokens), dtype=dtype, device=device)
+    batches = [
+        AttentionBatch(
+            starts=[0],
+            lengths=[tokens],
+            block_tables=torch.zeros((1, -(-tokens // limits.block_tokens)), dtype=torch.int32, device=device),
+            query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=device),
+            seq_lens=torch.tensor([tokens], dtype=torch.int32, device=device),
+            slots=torch.zeros(tokens, dtype=torch.int64, device=device),
+            window=window,
+        )
+        for window in cache.layout.windows
+    ]
     positions = torch.arange(tokens, device=device)
-    hidden = model.forward(torch.zeros_like(positions), positions, StepAttention(backend.plan(batch, cache), cache))
+    hidden = model.forward(torch.zeros_like(positions), positions, StepAttention(backend, batches, cache))
     logits = model.logits(hidden[torch.zeros(rows, dtype=torch.int64, device=device)])
     everything = SamplingParams(
         max_tokens=1, seed=0, top_k=10, top_p=0.9, min_p=0.01, presence_penalty=1.0, repetition_penalty=1.1, logprobs=20

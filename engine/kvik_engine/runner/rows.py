@@ -22,17 +22,20 @@ class BranchState:
     params: SamplingParams
     choice: int
     prompt_length: int
-    blocks: int
-    """Entries of the block table in use."""
+    blocks: list[int]
+    """By KV group, entries of the block table in use."""
 
 
 class RowTable:
-    """All rows. Table entries past a row's blocks are 0."""
+    """All rows. Table entries past a row's blocks are 0. What the KV manager frees behind a window stays in the table:
+    nobody reads it."""
 
-    def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, device: torch.device) -> None:
+    def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, groups: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
         self.tokens = torch.zeros((rows, max_tokens), dtype=torch.int32, device=device)
-        self.block_tables = torch.zeros((rows, -(-max_tokens // block_tokens)), dtype=torch.int32, device=device)
+        width = -(-max_tokens // block_tokens)
+        self.block_tables = [torch.zeros((rows, width), dtype=torch.int32, device=device) for _ in range(groups)]
+        """By KV group: int32 [rows, blocks]."""
         self._states: dict[Row, BranchState] = {}
 
     def __getitem__(self, row: Row) -> BranchState:
@@ -55,26 +58,29 @@ class RowTable:
         self.tokens[fork.row] = self.tokens[fork.source]
 
     def append_blocks(self, works: Iterable[RowWork]) -> None:
-        """Add each work's new blocks to its row's table."""
-        rows: list[int] = []
-        columns: list[int] = []
-        blocks: list[int] = []
-        for work in works:
-            (new,) = work.new_blocks
-            state = self._states[work.row]
-            rows += [work.row] * len(new)
-            columns += range(state.blocks, state.blocks + len(new))
-            blocks += new
-            state.blocks += len(new)
-        if blocks:
-            places = torch.tensor((rows, columns, blocks)).to(self.block_tables.device)
-            self.block_tables[places[0], places[1]] = places[2].to(torch.int32)
+        """Add each work's new blocks to its row's tables."""
+        works = [work for work in works if any(work.new_blocks)]
+        if not works:
+            return
+        for group, table in enumerate(self.block_tables):
+            rows: list[int] = []
+            columns: list[int] = []
+            blocks: list[int] = []
+            for work in works:
+                new = work.new_blocks[group]
+                used = self._states[work.row].blocks
+                rows += [work.row] * len(new)
+                columns += range(used[group], used[group] + len(new))
+                blocks += new
+                used[group] += len(new)
+            _set_entries(table, rows, columns, blocks)
 
-    def change_tables(self, changes: Iterable[TableChange]) -> None:
+    def change_tables(self, changes: Sequence[TableChange]) -> None:
         """Copy-on-write: a row's shared block gives way to the row's own copy."""
-        places = torch.tensor([(change.row, change.index, change.block) for change in changes])
-        rows, columns, blocks = places.to(self.block_tables.device).unbind(dim=1)
-        self.block_tables[rows, columns] = blocks.to(torch.int32)
+        for group, table in enumerate(self.block_tables):
+            own = [change for change in changes if change.group == group]
+            if own:
+                _set_entries(table, [one.row for one in own], [one.index for one in own], [one.block for one in own])
 
     def append_tokens(self, rows: Sequence[Row], positions: Sequence[int], tokens: Tensor) -> None:
         """Store one token a row at its position; int64 [rows] on the device."""
@@ -90,8 +96,13 @@ class RowTable:
         tables: tuple[tuple[BlockId, ...], ...],
     ) -> None:
         assert row not in self._states, f"row {row} is taken"
-        (blocks,) = tables
-        self._states[row] = BranchState(params, choice, prompt_length, len(blocks))
-        table = torch.zeros(self.block_tables.shape[1], dtype=torch.int32)
-        table[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-        self.block_tables[row] = table.to(self.block_tables.device)
+        self._states[row] = BranchState(params, choice, prompt_length, [len(blocks) for blocks in tables])
+        for device_table, blocks in zip(self.block_tables, tables, strict=True):
+            table = torch.zeros(device_table.shape[1], dtype=torch.int32)
+            table[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+            device_table[row] = table.to(device_table.device)
+
+
+def _set_entries(table: Tensor, rows: Sequence[int], columns: Sequence[int], blocks: Sequence[int]) -> None:
+    places = torch.tensor((rows, columns, blocks)).to(table.device)
+    table[places[0], places[1]] = places[2].to(torch.int32)

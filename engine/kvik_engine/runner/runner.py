@@ -10,6 +10,7 @@ import torch
 
 from kvik_engine.attention.backend import AttentionBackend, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.dtypes import DTYPES
 from kvik_engine.runner.inputs import SamplingInputs, gather_inputs, gather_sampling
@@ -50,20 +51,16 @@ class ModelRunner:
         return self._facts
 
     def allocate(self, blocks: int) -> int:
-        config = self._model.config
-        self._cache = KVCache(
-            blocks=blocks,
-            layers=config.layers,
-            kv_heads=config.kv_heads,
-            block_tokens=self._limits.block_tokens,
-            head_dim=config.head_dim,
-            dtype=DTYPES[self._facts.dtype],
-            device=self._device,
-        )
+        limits = self._limits
+        layout = kv_layout(self._model.config, limits.block_tokens)
+        self._cache = KVCache(blocks=blocks, layout=layout, dtype=DTYPES[self._facts.dtype], device=self._device)
+        # Where no layer sees all of the past, a row may be longer than the pool.
+        most = min(limits.max_tokens, blocks * limits.block_tokens) if None in layout.windows else limits.max_tokens
         self._rows = RowTable(
-            rows=self._limits.max_requests,
-            max_tokens=min(self._limits.max_tokens, blocks * self._limits.block_tokens) + 1,
-            block_tokens=self._limits.block_tokens,
+            rows=limits.max_requests,
+            max_tokens=most + 1,
+            block_tokens=limits.block_tokens,
+            groups=len(layout.windows),
             device=self._device,
         )
         return self._cache.bytes
@@ -111,8 +108,8 @@ class ModelRunner:
             rows.change_tables(plan.changes)
 
     def _run(self, plan: StepPlan, cache: KVCache, rows: RowTable, pending: PendingResult) -> None:
-        inputs = gather_inputs(plan.work, rows)
-        attention = StepAttention(self._backend.plan(inputs.attention, cache), cache)
+        inputs = gather_inputs(plan.work, rows, cache.layout.windows)
+        attention = StepAttention(self._backend, inputs.attention, cache)
         hidden = self._model.forward(inputs.token_ids, inputs.positions, attention)
         sampling = gather_sampling(plan.work, rows)
         if sampling is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, LayerAttention
 from kvik_engine.attention.cpu_backend import CpuBackend, group_by_length
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import one_group
 from kvik_engine.attention.reference import ReferenceBackend
 
 LAYERS = 3
@@ -75,10 +76,7 @@ def make(
     order = (torch.randperm(sum(needed) + 5, generator=draw) + 1).tolist()
     cache = KVCache(
         blocks=len(order),
-        layers=LAYERS,
-        kv_heads=kv_heads,
-        block_tokens=block_tokens,
-        head_dim=width,
+        layout=one_group(layers=LAYERS, kv_heads=kv_heads, block_tokens=block_tokens, head_dim=width),
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
@@ -225,7 +223,10 @@ def test_rows_that_fit_one_group_keep_their_order() -> None:
 
 def test_copied_blocks_equal_their_sources_in_every_layer_even_when_source_and_target_overlap() -> None:
     cache = KVCache(
-        blocks=4, layers=2, kv_heads=2, block_tokens=4, head_dim=8, dtype=torch.bfloat16, device=torch.device("cpu")
+        blocks=4,
+        layout=one_group(layers=2, kv_heads=2, block_tokens=4, head_dim=8),
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
     )
     cache.buffer.copy_(torch.randn(cache.buffer.shape))
     before = cache.buffer.clone()
@@ -237,7 +238,10 @@ def test_copied_blocks_equal_their_sources_in_every_layer_even_when_source_and_t
 
 def test_the_pool_takes_as_many_bytes_as_it_says_and_begins_at_zero() -> None:
     cache = KVCache(
-        blocks=7, layers=2, kv_heads=3, block_tokens=16, head_dim=8, dtype=torch.float32, device=torch.device("cpu")
+        blocks=7,
+        layout=one_group(layers=2, kv_heads=3, block_tokens=16, head_dim=8),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
     )
 
     assert cache.bytes == 8 * 2 * 2 * 3 * 16 * 8 * 4

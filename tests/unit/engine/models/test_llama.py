@@ -15,6 +15,7 @@ from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, Step
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.reference import ReferenceBackend
+from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.random_weights import RandomTensors
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
@@ -125,10 +126,7 @@ def packed_logits(model: Model, prompts: list[Tensor], backend: AttentionBackend
         tables[row, : len(blocks)] = blocks
     cache = KVCache(
         blocks=sum(counts),
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        block_tokens=block_tokens,
-        head_dim=config.head_dim,
+        layout=kv_layout(config, block_tokens),
         dtype=torch.float32,
         device=CPU,
     )
@@ -142,5 +140,5 @@ def packed_logits(model: Model, prompts: list[Tensor], backend: AttentionBackend
         seq_lens=torch.tensor(lengths, dtype=torch.int32),
         slots=tables[rows, positions // block_tokens].long() * block_tokens + positions % block_tokens,
     )
-    hidden = model.forward(torch.cat(prompts), positions, StepAttention(backend.plan(batch, cache), cache))
+    hidden = model.forward(torch.cat(prompts), positions, StepAttention(backend, [batch], cache))
     return list(model.logits(hidden).split(lengths))

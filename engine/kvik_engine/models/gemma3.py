@@ -1,0 +1,93 @@
+"""The Gemma-3 family, text only: window and full layers in turn, norms on both sides, GeGLU.
+
+Source: "Gemma 3 Technical Report" (arXiv 2503.19786). Window layers have rotary frequencies of their own. Checkpoints
+hold norm weights as differences from one, and the embedding is scaled by sqrt(hidden).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvik_engine.attention.backend import StepAttention
+from kvik_engine.layers.attention import Attention
+from kvik_engine.layers.embedding import Embedding
+from kvik_engine.layers.head import LanguageHead
+from kvik_engine.layers.mlp import GatedMLP, gelu_tanh
+from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.rotary import Rotary, RotaryTables
+from kvik_engine.layers.tensors import TensorSource
+from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.parameters import count_parameters
+
+
+class DecoderLayer:
+    """Attention, then the feed-forward network, each normed before and behind and added to the fp32 residual."""
+
+    def __init__(self, config: ModelConfig, tensors: TensorSource, index: int) -> None:
+        prefix = f"model.layers.{index}"
+        hidden = config.hidden_size
+
+        def norm(name: str, width: int) -> RMSNorm:
+            return RMSNorm.take(tensors, f"{prefix}.{name}", width, config.norm_eps, above_one=True)
+
+        self.before_attention = norm("input_layernorm", hidden)
+        self.behind_attention = norm("post_attention_layernorm", hidden)
+        self.before_mlp = norm("pre_feedforward_layernorm", hidden)
+        self.behind_mlp = norm("post_feedforward_layernorm", hidden)
+        self.attention = Attention.take(
+            tensors,
+            f"{prefix}.self_attn",
+            layer=index,
+            hidden=hidden,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            bias=config.attention_bias,
+            norms=(norm("self_attn.q_norm", config.head_dim), norm("self_attn.k_norm", config.head_dim)),
+            scale=config.query_scale,
+        )
+        self.mlp = GatedMLP.take(
+            tensors, f"{prefix}.mlp", hidden, config.intermediate_size, bias=False, activation=gelu_tanh
+        )
+
+    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
+        attended = self.attention(self.before_attention(hidden), rotary, attention)
+        hidden = hidden + self.behind_attention(attended.float())
+        return hidden + self.behind_mlp(self.mlp(self.before_mlp(hidden)).float())
+
+
+class Gemma3:
+    """See models.registry.Model."""
+
+    def __init__(self, config: ModelConfig, tensors: TensorSource) -> None:
+        self.config = config
+        self.embedding = Embedding.take(tensors, "model.embed_tokens", config.vocab_size, config.hidden_size)
+        # The model was trained with the scale in its own dtype.
+        self.embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=tensors.dtype).item()
+        self.layers = [DecoderLayer(config, tensors, index) for index in range(config.layers)]
+        self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps, above_one=True)
+        self.full_rotary = Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling)
+        window = config.window
+        self.window_layers = frozenset(() if window is None else window.layers)
+        theta = config.rope_theta if window is None else window.rope_theta
+        self.window_rotary = Rotary.take(tensors, config.head_dim, theta, None)
+        self.head = LanguageHead(
+            self.embedding.weight
+            if config.tie_embeddings
+            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+        )
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        hidden = self.embedding(token_ids).float() * self.embedding_scale
+        full, window = self.full_rotary.tables(positions), self.window_rotary.tables(positions)
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden, window if index in self.window_layers else full, attention)
+        return self.norm(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
+
+    @property
+    def parameters(self) -> int:
+        return count_parameters(self.config).total
