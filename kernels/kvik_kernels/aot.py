@@ -34,7 +34,18 @@ TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
 }
 """Name -> triton's backend, architecture and warp size, and the device that the launch tables see."""
 
-KERNELS = ("kv_write", "prefill", "prefill_short", "decode", "decode_split", "reduce")
+KERNELS = (
+    "kv_write",
+    "prefill",
+    "prefill_short",
+    "prefill_window",
+    "decode",
+    "decode_split",
+    "decode_window",
+    "reduce",
+)
+WINDOW = 1024
+"""Tokens of the window kernels' variants."""
 ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
 BLOCK_TOKENS = 16
 
@@ -163,7 +174,7 @@ def _attention_source(variant: Variant) -> Source:
         "head_dim": variant.head_dim,
         "element_bytes": ELEMENTS[variant.element],
     }
-    longest_query = {"prefill": 2048, "prefill_short": 2}.get(variant.kernel)
+    longest_query = {"prefill": 2048, "prefill_window": 2048, "prefill_short": 2}.get(variant.kernel)
     if longest_query is not None:
         tiles = attention_launch.prefill_tiles(device, **shape, max_query_len=longest_query)
     else:
@@ -171,8 +182,10 @@ def _attention_source(variant: Variant) -> Source:
     function = {
         "prefill": kernel.prefill_kernel,
         "prefill_short": kernel.prefill_kernel,
+        "prefill_window": kernel.prefill_kernel,
         "decode": kernel.decode_kernel,
         "decode_split": kernel.decode_kernel,
+        "decode_window": kernel.decode_kernel,
         "reduce": kernel.reduce_kernel,
     }[variant.kernel]
     constants = {
@@ -187,7 +200,8 @@ def _attention_source(variant: Variant) -> Source:
         "TILE": tiles.tile,
         "MIN_SEGMENT": attention_launch.MIN_SEGMENT_TOKENS,
         "CHUNK": attention_launch.REDUCE_CHUNK,
-        "SPLIT": variant.kernel == "decode_split",
+        "SPLIT": variant.kernel in ("decode_split", "decode_window"),
+        "WINDOW": WINDOW if variant.kernel in ("prefill_window", "decode_window") else 0,
         "PRECISION": "ieee",
     }
     types = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), f"*{variant.element}")

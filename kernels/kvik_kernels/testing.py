@@ -46,11 +46,17 @@ class PagedCase:
     seq_lens: torch.Tensor
     scale: float
     max_query_len: int
+    window: int | None
 
     @property
     def attention_arguments(self) -> tuple[torch.Tensor, ...]:
         """The positional arguments of paged_attention."""
         return self.q, self.k_cache, self.v_cache, self.block_tables, self.query_starts, self.seq_lens
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of naive_paged_attention; paged_attention takes max_query_len too."""
+        return {"scale": self.scale, "window": self.window}
 
 
 def paged_case(
@@ -60,11 +66,13 @@ def paged_case(
     kv_heads: int,
     head_dim: int,
     block_tokens: int = 16,
+    window: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     seed: int = 0,
 ) -> PagedCase:
-    """A case for `rows`, the same for the same arguments on every device."""
+    """A case for `rows`, the same for the same arguments on every device. With a window, blocks that no query of a row
+    sees are given back: NaN, and garbage in its table."""
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-row.seq_len // block_tokens) for row in rows]
     free = (torch.randperm(sum(counts), generator=generator) + 1).tolist()
@@ -83,6 +91,10 @@ def paged_case(
     q = torch.randn((sum(row.queries for row in rows), q_heads, head_dim), generator=generator).to(dtype)
     slot_tensor = torch.tensor(slots, dtype=torch.int64)
     naive_kv_write(k, v, buffer[:, 1, 0], buffer[:, 1, 1], slot_tensor)
+    for row, table in zip(rows, tables, strict=True):
+        behind = 0 if window is None else max(0, row.seq_len - row.queries + 1 - window) // block_tokens
+        buffer[table[:behind].long()] = float("nan")
+        table[:behind] = GARBAGE_BLOCK
     buffer = buffer.to(device)
     starts = torch.tensor([0, *(row.queries for row in rows)]).cumsum(0).to(torch.int32)
     return PagedCase(
@@ -97,6 +109,7 @@ def paged_case(
         seq_lens=torch.tensor([row.seq_len for row in rows], dtype=torch.int32, device=device),
         scale=head_dim**-0.5,
         max_query_len=max(row.queries for row in rows),
+        window=window,
     )
 
 

@@ -30,6 +30,7 @@ def paged_attention(
     *,
     scale: float,
     max_query_len: int,
+    window: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of each row's query tokens over the keys and values that its block table names.
@@ -38,7 +39,8 @@ def paged_attention(
     `[blocks, kv_heads, block_tokens, head_dim]` that already hold the query tokens' own keys; q_heads is a multiple of
     kv_heads, and head h reads KV head h // (q_heads // kv_heads). block_tables: int32 `[rows, max_blocks]`; entries
     past a sequence are never read. query_starts: int32 `[rows + 1]`. seq_lens: int32 `[rows]`, the keys that the row's
-    last query sees: query i of n sees keys 0 .. seq_len - n + i. max_query_len: no row has more query tokens; 1 selects
+    last query sees: query i of n sees keys 0 .. seq_len - n + i, with a window only the last `window` of them; neither
+    keys nor table entries that no query sees are read. max_query_len: no row has more query tokens; 1 selects
     the split-KV decode kernels. scale: applied to q·k before the softmax.
 
     Returns `out` (made like q when None): `[tokens, q_heads, head_dim]` in q's dtype. A query that sees no key (a
@@ -50,14 +52,26 @@ def paged_attention(
     import torch
 
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
-    _check(q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale, max_query_len, out)
+    _check(q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale, max_query_len, window, out)
     from kvik_kernels.device import device_of
 
     device = device_of(q, "q")
     if seq_lens.shape[0] == 0 or q.shape[0] == 0:
         return out
     run = _decode if max_query_len == 1 else _prefill
-    run(device, q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale * LOG2_E, max_query_len, out)
+    run(
+        device,
+        q,
+        k_cache,
+        v_cache,
+        block_tables,
+        query_starts,
+        seq_lens,
+        scale * LOG2_E,
+        max_query_len,
+        window or 0,
+        out,
+    )
     return out
 
 
@@ -71,6 +85,7 @@ def _prefill(
     seq_lens: torch.Tensor,
     log2_scale: float,
     max_query_len: int,
+    window: int,
     out: torch.Tensor,
 ) -> None:
     from kvik_kernels.paged_attention import launch
@@ -107,6 +122,7 @@ def _prefill(
         BLOCK_D=tiles.block_d,
         TILE=tiles.tile,
         PRECISION="ieee",
+        WINDOW=window,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         enable_fp_fusion=True,
@@ -123,6 +139,7 @@ def _decode(
     seq_lens: torch.Tensor,
     log2_scale: float,
     max_query_len: int,
+    window: int,
     out: torch.Tensor,
 ) -> None:
     import torch
@@ -136,8 +153,9 @@ def _decode(
     group = q_heads // kv_heads
     tiles = launch.decode_tiles(device, group=group, head_dim=head_dim, element_bytes=q.element_size())
     # The table's width bounds every sequence, and the host knows it without waiting for the device.
+    longest = block_tables.shape[1] * block_tokens
     splits = launch.decode_splits(
-        processors=device.processors, rows=rows, kv_heads=kv_heads, longest=block_tables.shape[1] * block_tokens
+        processors=device.processors, rows=rows, kv_heads=kv_heads, longest=min(longest, window or longest)
     )
     partial = torch.empty(
         (rows, q_heads, splits, head_dim) if splits > 1 else (1,), dtype=torch.float32, device=q.device
@@ -170,6 +188,7 @@ def _decode(
         MIN_SEGMENT=launch.MIN_SEGMENT_TOKENS,
         SPLIT=splits > 1,
         PRECISION="ieee",
+        WINDOW=window,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         enable_fp_fusion=True,
@@ -190,6 +209,7 @@ def _decode(
         TILE=tiles.tile,
         MIN_SEGMENT=launch.MIN_SEGMENT_TOKENS,
         CHUNK=launch.REDUCE_CHUNK,
+        WINDOW=window,
         num_warps=launch.REDUCE_WARPS,
         num_stages=1,
         enable_fp_fusion=True,
@@ -205,6 +225,7 @@ def _check(
     seq_lens: torch.Tensor,
     scale: float,
     max_query_len: int,
+    window: int | None,
     out: torch.Tensor,
 ) -> None:
     import torch
@@ -237,3 +258,5 @@ def _check(
         raise ValueError(f"scale: expected a positive number, got {scale}")
     if max_query_len < 1:
         raise ValueError(f"max_query_len: expected at least 1, got {max_query_len}")
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected at least 1 or None, got {window}")

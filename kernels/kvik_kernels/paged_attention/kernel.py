@@ -17,6 +17,7 @@ def _attend(
     acc,
     row_max,
     row_sum,
+    seen_from,
     visible,
     first_key,
     end_key,
@@ -34,12 +35,14 @@ def _attend(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Fold the keys [first_key, end_key) into the softmax state of queries `q` [M, BLOCK_D].
 
-    visible [M]: how many keys of the sequence each query sees. Without MASKED every query sees every key of the range
-    and the range is whole tiles. With it, nothing at or past `end_key` is read: slots not written yet may hold NaN, and
-    block table entries past the sequence garbage.
+    visible [M]: how many keys of the sequence each query sees, less those before seen_from [M] if there is a WINDOW.
+    Without MASKED every query sees every key of the range and the range is whole tiles. With it, nothing at or past
+    `end_key` is read: slots not written yet may hold NaN, and block table entries past the sequence garbage. Nor is
+    anything before `first_key`: what lies behind the window may be another sequence's by now.
     """
     dims = tl.arange(0, BLOCK_D)
     for tile_start in tl.range(first_key, end_key, TILE):
@@ -66,7 +69,10 @@ def _attend(
 
         scores = tl.dot(q, k, input_precision=PRECISION) * log2_scale
         if MASKED:
-            scores = tl.where(keys[None, :] < visible[:, None], scores, float("-inf"))
+            seen = keys[None, :] < visible[:, None]
+            if WINDOW > 0:
+                seen = seen & (keys[None, :] >= seen_from[:, None])
+            scores = tl.where(seen, scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, 1))
         if MASKED:
             # A query that has seen no key yet keeps a maximum of -inf; -inf minus -inf would be NaN.
@@ -138,8 +144,9 @@ def prefill_kernel(
     BLOCK_D: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """Program (query tile, KV head): BLOCK_Q query tokens of one row, causal."""
+    """Program (query tile, KV head): BLOCK_Q query tokens of one row, causal; of the last WINDOW keys if not 0."""
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     row = _row_of_tile(starts_ptr, tile, rows, BLOCK_Q)
@@ -164,8 +171,14 @@ def prefill_kernel(
     visible = before + query + 1
     last_query = tl.minimum(first_query + BLOCK_Q, queries)
     end_key = before + last_query
-    # Tiles that even the first query of the tile sees whole need no mask.
-    whole_end = tl.maximum(before + first_query + 1, 0) // TILE * TILE
+    # Keys that even the first query of the tile sees, and with a window even the last one still does, need no mask.
+    first_key = 0
+    whole_start = 0
+    if WINDOW > 0:
+        first_key = tl.maximum(before + first_query + 1 - WINDOW, 0)
+        whole_start = first_key + tl.cdiv(tl.maximum(end_key - WINDOW, 0) - first_key, TILE) * TILE
+    whole_end = whole_start + tl.maximum(before + first_query + 1 - whole_start, 0) // TILE * TILE
+    seen_from = visible - WINDOW
 
     table = table_ptr + row.to(tl.int64) * table_stride
     k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
@@ -174,15 +187,21 @@ def prefill_kernel(
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     # fmt: off
+    if WINDOW > 0:
+        acc, row_max, row_sum = _attend(
+            q, acc, row_max, row_sum, seen_from, visible, first_key, tl.minimum(whole_start, end_key), k_head, v_head,
+            table, k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+            BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
+        )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, 0, whole_end, k_head, v_head, table,
+        q, acc, row_max, row_sum, seen_from, visible, whole_start, whole_end, k_head, v_head, table,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
-        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False,
+        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=WINDOW,
     )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, whole_end, end_key, k_head, v_head, table,
+        q, acc, row_max, row_sum, seen_from, visible, whole_end, end_key, k_head, v_head, table,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
-        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True,
+        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
     )
     # fmt: on
     out_at = out_ptr + (token * out_token_stride + head * out_head_stride)[:, None] + dims[None, :]
@@ -233,8 +252,9 @@ def decode_kernel(
     MIN_SEGMENT: tl.constexpr,
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """Program (row, KV head, split): the row's one query over its share of the keys.
+    """Program (row, KV head, split): the row's one query over its share of the keys it sees, the last WINDOW if not 0.
 
     With SPLIT the share's own softmax goes to partial_ptr [rows, q_heads, splits, HEAD_DIM] and the base-2 logarithm of
     its sum to log_sum_ptr [rows, q_heads, splits], both float32; a program whose share is empty writes neither. Without
@@ -248,10 +268,12 @@ def decode_kernel(
         return
     seq_len = tl.load(lens_ptr + row)
     first_key = 0
+    if WINDOW > 0:
+        first_key = tl.maximum(seq_len - WINDOW, 0)
     end_key = seq_len
     if SPLIT:
-        segment = _segment_tokens(seq_len, splits, TILE, MIN_SEGMENT)
-        first_key = split * segment
+        segment = _segment_tokens(seq_len - first_key, splits, TILE, MIN_SEGMENT)
+        first_key += split * segment
         end_key = tl.minimum(first_key + segment, seq_len)
         if first_key >= end_key:
             return
@@ -274,14 +296,14 @@ def decode_kernel(
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     # fmt: off
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, first_key, whole_end, k_head, v_head, table,
+        q, acc, row_max, row_sum, visible, visible, first_key, whole_end, k_head, v_head, table,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
-        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False,
+        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=0,
     )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, whole_end, end_key, k_head, v_head, table,
+        q, acc, row_max, row_sum, visible, visible, whole_end, end_key, k_head, v_head, table,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
-        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True,
+        BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=0,
     )
     # fmt: on
     result = _normalised(acc, row_sum)
@@ -310,6 +332,7 @@ def reduce_kernel(
     TILE: tl.constexpr,
     MIN_SEGMENT: tl.constexpr,
     CHUNK: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Program (row, query head): weigh the partial results of decode_kernel, CHUNK splits at a time."""
     row = tl.program_id(0).to(tl.int64)
@@ -317,8 +340,10 @@ def reduce_kernel(
     token = tl.load(starts_ptr + row).to(tl.int64)
     if tl.load(starts_ptr + row + 1) <= token:
         return
-    seq_len = tl.load(lens_ptr + row)
-    filled = tl.cdiv(seq_len, _segment_tokens(seq_len, splits, TILE, MIN_SEGMENT))
+    keys = tl.load(lens_ptr + row)
+    if WINDOW > 0:
+        keys = tl.minimum(keys, WINDOW)
+    filled = tl.cdiv(keys, _segment_tokens(keys, splits, TILE, MIN_SEGMENT))
 
     dims = tl.arange(0, BLOCK_D)
     first_part = (row * Q_HEADS + head) * splits

@@ -17,6 +17,7 @@ def naive_paged_attention(
     seq_lens: torch.Tensor,
     *,
     scale: float,
+    window: int | None = None,
 ) -> torch.Tensor:
     """The truth of `kvik_kernels.paged_attention`: one row after another, in float32 whatever the input.
 
@@ -33,18 +34,24 @@ def naive_paged_attention(
         start, end = starts[row], starts[row + 1]
         if start == end or seq_len == 0:
             continue
-        keys = _gather(k_cache, block_tables[row], seq_len).repeat_interleave(group, dim=1)
-        values = _gather(v_cache, block_tables[row], seq_len).repeat_interleave(group, dim=1)
+        queries = end - start
+        first = 0 if window is None else max(0, seq_len - queries + 1 - window)
+        keys = _gather(k_cache, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
+        values = _gather(v_cache, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", q[start:end].float(), keys) * scale
-        position = torch.arange(seq_len - (end - start), seq_len, device=q.device)
-        hidden = torch.arange(seq_len, device=q.device)[None, :] > position[:, None]
+        position = torch.arange(seq_len - queries, seq_len, device=q.device)[:, None]
+        key = torch.arange(first, seq_len, device=q.device)[None, :]
+        hidden = key > position
+        if window is not None:
+            hidden |= key <= position - window
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         out[start:end] = torch.einsum("hqk,khd->qhd", weights, values)
     return out
 
 
-def _gather(cache: torch.Tensor, table: torch.Tensor, seq_len: int) -> torch.Tensor:
-    """The first `seq_len` tokens of a sequence as float32 [seq_len, kv_heads, head_dim]."""
+def _gather(cache: torch.Tensor, table: torch.Tensor, first: int, end: int) -> torch.Tensor:
+    """Tokens [first, end) of a sequence as float32 [end - first, kv_heads, head_dim]."""
     block_tokens = cache.shape[2]
-    blocks = table[: -(-seq_len // block_tokens)].long()
-    return cache[blocks].transpose(1, 2).flatten(0, 1)[:seq_len].float()
+    blocks = table[first // block_tokens : -(-end // block_tokens)].long()
+    base = first // block_tokens * block_tokens
+    return cache[blocks].transpose(1, 2).flatten(0, 1)[first - base : end - base].float()

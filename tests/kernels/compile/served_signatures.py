@@ -27,8 +27,10 @@ ROWS = {
     "prefill": [Row(80, 33), Row(17, 1), Row(9, 9)],
     # Rows enough to fill each device, so that they are not split.
     "prefill_short": [Row(80, 2), Row(17, 1)],
+    "prefill_window": [Row(80, 33), Row(17, 1), Row(9, 9)],
     "decode": [Row(31, 1)] * 700,
     "decode_split": [Row(3000, 1)],
+    "decode_window": [Row(3000, 1)],
     "reduce": [Row(3000, 1)],
 }
 
@@ -96,7 +98,8 @@ def call(variant: aot.Variant, rows: Sequence[Row]) -> None:
     projected = torch.zeros(tokens, q_heads + 2 * variant.kv_heads, variant.head_dim, dtype=case.q.dtype)
     q, k, v = projected.split((q_heads, variant.kv_heads, variant.kv_heads), dim=1)
     kv_write(k, v, case.k_cache, case.v_cache, case.slots[:tokens])
-    paged_attention(q, *case.attention_arguments[1:], scale=case.scale, max_query_len=case.max_query_len)
+    window = aot.WINDOW if variant.kernel.endswith("_window") else None
+    paged_attention(q, *case.attention_arguments[1:], scale=case.scale, max_query_len=case.max_query_len, window=window)
 
 
 def compiled(variant: aot.Variant) -> dict[str, Any]:

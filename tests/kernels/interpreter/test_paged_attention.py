@@ -21,11 +21,11 @@ HEADS = {"group1": (2, 2), "group3": (9, 3), "group8": (16, 2)}
 
 
 def attend(case: PagedCase) -> torch.Tensor:
-    return paged_attention(*case.attention_arguments, scale=case.scale, max_query_len=case.max_query_len)
+    return paged_attention(*case.attention_arguments, **case.options, max_query_len=case.max_query_len)
 
 
 def check(case: PagedCase) -> None:
-    want = naive_paged_attention(*case.attention_arguments, scale=case.scale)
+    want = naive_paged_attention(*case.attention_arguments, **case.options)
     assert_close("out", attend(case), want, **tolerance(case.q.dtype))
 
 
@@ -83,6 +83,22 @@ def test_a_chunk_after_a_prefix_sees_prefix_and_itself(queries: int) -> None:
 def test_split_decode_joins_its_parts(seq_len: int) -> None:
     """Lengths around the shortest segment, with a short row that leaves most splits empty."""
     check(paged_case([Row(seq_len, 1), Row(3, 1)], q_heads=3, kv_heads=1, head_dim=64))
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 20, 33, 64, 1000])
+@pytest.mark.parametrize("rows", [MIXED, [Row(150, 40), Row(90, 1)], DECODE], ids=["mixed", "long", "decode"])
+def test_a_window_hides_what_lies_behind_it_and_reads_none_of_it(window: int, rows: list[Row]) -> None:
+    """Blocks behind the window hold NaN and their table entries lead nowhere."""
+    check(paged_case(rows, q_heads=6, kv_heads=2, head_dim=24, block_tokens=8, window=window))
+
+
+@pytest.mark.parametrize("window", [100, 300, 700])
+def test_split_decode_divides_the_window_alone(window: int) -> None:
+    check(paged_case([Row(2000, 1), Row(310, 1), Row(3, 1)], q_heads=3, kv_heads=1, head_dim=64, window=window))
+
+
+def test_a_window_in_half_precision() -> None:
+    check(paged_case(MIXED, q_heads=9, kv_heads=3, head_dim=64, window=21, dtype=torch.float16))
 
 
 def test_split_decode_in_half_precision() -> None:
