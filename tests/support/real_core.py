@@ -71,8 +71,12 @@ class RealCore:
         self._next_id = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Heard]:
-        """One choice each, in the order of the prompts."""
-        heard: dict[int, Heard] = {}
+        """The first choice of each, in the order of the prompts."""
+        return [choices[0] for choices in self.generate_choices(prompts, params)]
+
+    def generate_choices(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Heard]]:
+        """All choices of each, in the order of the prompts."""
+        heard: dict[tuple[int, int], Heard] = {}
         waiting = list(enumerate(prompts, start=self._next_id))
         first, self._next_id = self._next_id, self._next_id + len(prompts)
         while waiting or self.core.busy:
@@ -85,14 +89,14 @@ class RealCore:
             self.core.scheduler.offload.check(idle=False)
             self._listen(heard)
         self.core.check_idle()
-        return [heard[request_id] for request_id in range(first, self._next_id)]
+        return [[heard[request_id, choice] for choice in range(params.n)] for request_id in range(first, self._next_id)]
 
-    def _listen(self, heard: dict[int, Heard]) -> None:
+    def _listen(self, heard: dict[tuple[int, int], Heard]) -> None:
         frames, self.channel.frames = self.channel.frames, []
         for frame in frames:
             assert not frame.refused, frame.refused
             for output in frame.outputs:
-                one = heard.setdefault(output.request_id, Heard())
+                one = heard.setdefault((output.request_id, output.choice), Heard())
                 one.tokens.extend(token.token for token in output.tokens)
                 one.finish = output.finish
                 one.cached_tokens = output.cached_tokens
@@ -102,12 +106,12 @@ class RealCore:
 def allocate(runner: ModelRunner, blocks: int) -> Ledger:
     """A pool of exactly so many blocks."""
     facts = runner.facts
-    (group,) = facts.groups
+    block_bytes = facts.groups[0].block_bytes
     ledger = size_cache(
         facts.groups,
         model_context=facts.context_length,
         context_limit=None,
-        kv_cache_size=(blocks + 1) * group.block_bytes,
+        kv_cache_size=(blocks + 1) * block_bytes,
         memory_fraction=1.0,
         device_bytes_total=facts.device_bytes_total,
         device_bytes_used=0,

@@ -62,6 +62,8 @@ class AttentionBackend(Protocol):
     """Chosen once at start-up."""
 
     name: str
+    attends_latents: bool
+    """Whether it serves latent caches."""
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> LayerAttention:
         """Build the step's metadata."""

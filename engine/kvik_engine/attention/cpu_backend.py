@@ -30,6 +30,7 @@ class CpuBackend:
     """See attention.backend."""
 
     name = "cpu"
+    attends_latents = True
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> CpuStep:
         vectors = _Vectors.of(cache)

@@ -13,6 +13,7 @@ class ReferenceBackend:
     """See attention.backend."""
 
     name = "reference"
+    attends_latents = True
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> ReferenceStep:
         return ReferenceStep(batch, cache.block_tokens)

@@ -13,6 +13,7 @@ class TritonBackend:
     """See attention.backend."""
 
     name = "triton"
+    attends_latents = False
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> TritonStep:
         return TritonStep(batch)

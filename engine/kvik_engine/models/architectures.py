@@ -6,7 +6,8 @@ from kvik_engine.errors import StartError, StartReason
 
 LLAMA_FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "llama")
 GEMMA_3 = ("Gemma3ForCausalLM",)
-SUPPORTED = (*LLAMA_FAMILY, *GEMMA_3)
+DEEPSEEK_2 = ("DeepseekV2ForCausalLM",)
+SUPPORTED = (*LLAMA_FAMILY, *GEMMA_3, *DEEPSEEK_2)
 
 
 def check_architecture(name: str) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.tensors import TensorSource
-from kvik_engine.models.architectures import GEMMA_3, LLAMA_FAMILY, check_architecture
+from kvik_engine.models.architectures import DEEPSEEK_2, GEMMA_3, LLAMA_FAMILY, check_architecture
 from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.deepseek2 import DeepSeek2
 from kvik_engine.models.gemma3 import Gemma3
 from kvik_engine.models.llama import Llama
 
@@ -35,6 +36,7 @@ class Model(Protocol):
 _FAMILIES: Mapping[str, Callable[[ModelConfig, TensorSource], Model]] = {
     **dict.fromkeys(LLAMA_FAMILY, Llama),
     **dict.fromkeys(GEMMA_3, Gemma3),
+    **dict.fromkeys(DEEPSEEK_2, DeepSeek2),
 }
 
 

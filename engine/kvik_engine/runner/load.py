@@ -13,6 +13,7 @@ import torch
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.config import EngineConfig
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups, kv_layout
@@ -68,7 +69,16 @@ def make_runner(
     max_batch_tokens: int,
     progress: Callable[[str], None],
 ) -> ModelRunner:
-    """Build the model from its tensors and measure it. Needs no file and no EngineConfig."""
+    """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
+
+    Raises StartError: ModelUnsupported, ModelInvalid.
+    """
+    if config.latent is not None and not backend.attends_latents:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"{config.architecture}: latent attention does not run on the attention backend {backend.name!r}; "
+            "--attention=reference computes it, slowly",
+        )
     started = time.perf_counter()
     model = build(config, tensors)
     gc.collect()

@@ -16,10 +16,9 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, Mis
 from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.reference import ReferenceBackend
-from kvik_engine.models.read_config import from_hf
-from kvik_engine.models.registry import Model, build
-from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
-from tests.support.paged_steps import CPU, PagedModel
+from kvik_engine.models.registry import Model
+from tests.support.paged_steps import PagedModel
+from tests.support.random_family import random_family
 
 BASE: dict[str, Any] = {
     "vocab_size": 101,
@@ -53,18 +52,7 @@ def mistral(**values: Any) -> PreTrainedModel:
 
 
 def ours_and_theirs(theirs: PreTrainedModel, folder: Path) -> tuple[Model, PreTrainedModel]:
-    """The same random weights in both; norms differ from one another and from their initial value."""
-    draw = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith("bias") or "norm" in name:
-                parameter.copy_(0.5 + 0.3 * torch.randn(parameter.shape, generator=draw))
-            else:
-                parameter.copy_(torch.randn(parameter.shape, generator=draw) * parameter.shape[-1] ** -0.5)
-    theirs.save_pretrained(folder)
-    checkpoint = open_checkpoint(folder)
-    ours = build(from_hf(checkpoint.config), CheckpointTensors(checkpoint, dtype=torch.float32, device=CPU))
-    return ours, theirs.eval()
+    return random_family(theirs, folder).ours(), theirs
 
 
 def prompts() -> list[Tensor]:
