@@ -67,11 +67,12 @@ class NoAttention:
     """Plans nothing."""
 
     name = "none"
+    attends_latents = False
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> LayerAttention:
         return self
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         raise NotImplementedError
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:

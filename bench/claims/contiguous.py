@@ -29,6 +29,7 @@ class ContiguousBackend:
     """See attention.backend. Each row's whole past lies in the one block of its table."""
 
     name = "contiguous"
+    attends_latents = False
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> "_ContiguousStep":
         rows, first = [], 0
@@ -51,7 +52,8 @@ class _ContiguousStep:
     def __init__(self, rows: list[_Row]) -> None:
         self._rows = rows
 
-    def write(self, key: Tensor, value: Tensor, cache: LayerCache) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        assert value is not None, "no latent cache"
         for row in self._rows:
             cache.keys[row.block, :, row.start : row.end] = key[row.first : row.last].transpose(0, 1)
             cache.values[row.block, :, row.start : row.end] = value[row.first : row.last].transpose(0, 1).nan_to_num()

@@ -90,15 +90,14 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Served(family, family.runner(rows=ROWS, block_tokens=BLOCK_TOKENS), prompts, want)
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("chunk", [5, 64])
+@pytest.mark.parametrize(("chunk", "overlap"), [(5, 1), (64, 0)])
 def test_tokens_are_those_of_transformers(served: Served, tmp_path: Path, chunk: int, overlap: int) -> None:
     heard = served.core(tmp_path, chunk=chunk, overlap=overlap).generate(served.prompts, GREEDY)
 
     assert [one.tokens for one in heard] == served.want
 
 
-@pytest.mark.parametrize("index", ["radix", "block-hash"])
+@pytest.mark.parametrize("index", ["radix", pytest.param("block-hash", marks=pytest.mark.long)])
 def test_a_prefix_found_in_the_cache_changes_no_token(served: Served, tmp_path: Path, index: str) -> None:
     core = served.core(tmp_path, at_once=1, prefix_cache=index)
     first, second = (core.generate(served.prompts, GREEDY) for _ in range(2))
@@ -108,7 +107,7 @@ def test_a_prefix_found_in_the_cache_changes_no_token(served: Served, tmp_path: 
     assert all(one.cached_tokens >= 4 for one in second[1:])
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_requests_that_are_preempted_come_back_with_the_same_tokens(
     served: Served, tmp_path: Path, overlap: int
 ) -> None:
@@ -123,7 +122,7 @@ def test_requests_that_are_preempted_come_back_with_the_same_tokens(
     assert (core.channel.stats.preemptions_recompute_total > 0) == grows, "a row in a window needs no more as it grows"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.long), 1.0])
 def test_choices_share_a_prompt_and_go_their_own_ways(served: Served, tmp_path: Path, temperature: float) -> None:
     params = replace(GREEDY, temperature=temperature, seed=3, n=3)
     alone = served.core(tmp_path, at_once=1, prefix_cache="disabled").generate_choices(served.prompts, params)
