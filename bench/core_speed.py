@@ -14,6 +14,9 @@ import torch
 from bench.idle_model import BLOCK, OUTPUT, IdleCore, no_sampler
 from bench.kv_speed import report_kv
 from bench.report import Report
+from kvik_engine.simulation.device import H100_8B
+from kvik_engine.simulation.simulate import config_of, simulate
+from kvik_engine.simulation.workloads import CHAT, faster, generate
 
 ROWS = (1, 16, 64, 256)
 MOST_SECONDS = {16: 0.3e-3, 256: 2e-3}
@@ -22,6 +25,7 @@ BATCH_STEPS = 20
 PROMPT = 100
 WAITING = 1000
 LONG = 4000
+SIMULATED_STEPS = 10_000
 
 
 def step_seconds(*, rows: int, prompt: int = PROMPT, waiting: int = 0) -> float:
@@ -58,12 +62,23 @@ def report_steps(report: Report) -> None:
     report.line(f"step of 64 rows with {WAITING} requests waiting against none", f"x {crowded:.2f}", crowded, most=1.2)
 
 
+def report_simulator(report: Report) -> None:
+    """The simulator runs the real scheduler and KV manager; at about 16 running requests."""
+    settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
+    trace = generate(faster(CHAT, 2.4), seconds=160.0, seed=0)
+    before = time.thread_time()
+    outcome = simulate(trace, H100_8B, config_of(H100_8B, **settings), max_steps=SIMULATED_STEPS)
+    seconds = (time.thread_time() - before) * 100_000 / outcome.steps
+    report.line("100,000 simulated steps", f"{seconds:.0f} s", seconds, most=60.0)
+
+
 def main() -> int:
     torch.set_num_threads(1)
     report = Report("core_speed", {"prompt tokens": PROMPT, "steps": BATCH_STEPS})
     with no_sampler():
         report_steps(report)
     report_kv(report)
+    report_simulator(report)
     report.write()
     return 0
 
