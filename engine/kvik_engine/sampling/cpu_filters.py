@@ -36,9 +36,11 @@ class Candidates:
 
 
 def candidates(values: Values, params: SamplingParams) -> Candidates:
-    """Of one row's logits over temperature, fp32 [vocabulary]."""
+    """Of one row's logits over temperature, fp32 [vocabulary]. All of them where every token is masked."""
     top = values.max()
     kept = Candidates(values, None, float(top))
+    if top == -np.inf:
+        return kept
     if params.min_p > 0:
         # Tokens at least min_p times as likely as the most likely one (arXiv 2407.01082).
         kept = kept.at_least(top + np.float32(math.log(params.min_p)))
