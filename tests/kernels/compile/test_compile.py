@@ -38,7 +38,7 @@ REGISTER_LIMITS = {
         "prefill_window": 224,
         "decode": 128,
         "decode_split": 128,
-        "decode_window": 128,
+        "decode_window": 168,
         "reduce": 48,
     },
     "gfx942": {
