@@ -64,6 +64,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPl
 def pools(plane: RunningControlPlane) -> Iterator[Pools]:
     with config.new_client_from_config(str(plane.kubeconfig)) as connection:
         yield Pools(client.CustomObjectsApi(connection))
+        connection.rest_client.pool_manager.clear()  # the client leaves its connections to the collector
 
 
 def pool(spec: Mapping[str, Any] | None = None, name: str = "chat") -> dict[str, Any]:
