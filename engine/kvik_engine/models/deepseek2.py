@@ -8,8 +8,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
-from kvik_engine.layers.embedding import Embedding
-from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.latent_attention import LatentAttention
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.moe import MixtureOfExperts
@@ -17,7 +15,7 @@ from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
-from kvik_engine.models.parameters import count_parameters
+from kvik_engine.models.decoder import Decoder
 
 
 class DecoderLayer:
@@ -72,32 +70,14 @@ def _network(config: ModelConfig, tensors: TensorSource, name: str, index: int) 
     )
 
 
-class DeepSeek2:
+class DeepSeek2(Decoder):
     """See models.registry.Model."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource) -> None:
         assert config.latent is not None
-        self.config = config
-        self.embedding = Embedding.take(tensors, "model.embed_tokens", config.vocab_size, config.hidden_size)
-        self.layers = [DecoderLayer(config, tensors, index) for index in range(config.layers)]
-        self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps)
-        self.rotary = Rotary.take(tensors, config.latent.rope_dim, config.rope_theta, config.rope_scaling)
-        self.head = LanguageHead(
-            self.embedding.weight
-            if config.tie_embeddings
-            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+        super().__init__(
+            config,
+            tensors,
+            [DecoderLayer(config, tensors, index) for index in range(config.layers)],
+            Rotary.take(tensors, config.latent.rope_dim, config.rope_theta, config.rope_scaling),
         )
-
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
-        hidden = self.embedding(token_ids).float()
-        rotary = self.rotary.tables(positions)
-        for layer in self.layers:
-            hidden = layer(hidden, rotary, attention)
-        return self.norm(hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden)
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.config).total

@@ -11,14 +11,12 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
-from kvik_engine.layers.embedding import Embedding
-from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.mlp import GatedMLP, gelu_tanh
 from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
-from kvik_engine.models.parameters import count_parameters
+from kvik_engine.models.decoder import Decoder
 
 
 class DecoderLayer:
@@ -57,37 +55,27 @@ class DecoderLayer:
         return hidden + self.behind_mlp(self.mlp(self.before_mlp(hidden)).float())
 
 
-class Gemma3:
-    """See models.registry.Model."""
+class Gemma3(Decoder):
+    """See models.registry.Model. `rotary` is that of the full layers."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource) -> None:
-        self.config = config
-        self.embedding = Embedding.take(tensors, "model.embed_tokens", config.vocab_size, config.hidden_size)
+        super().__init__(
+            config,
+            tensors,
+            [DecoderLayer(config, tensors, index) for index in range(config.layers)],
+            Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling),
+            norm_above_one=True,
+        )
         # The model was trained with the scale in its own dtype.
         self.embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=tensors.dtype).item()
-        self.layers = [DecoderLayer(config, tensors, index) for index in range(config.layers)]
-        self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps, above_one=True)
-        self.full_rotary = Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling)
         window = config.window
         self.window_layers = frozenset(() if window is None else window.layers)
         theta = config.rope_theta if window is None else window.rope_theta
         self.window_rotary = Rotary.take(tensors, config.head_dim, theta, None)
-        self.head = LanguageHead(
-            self.embedding.weight
-            if config.tie_embeddings
-            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
-        )
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         hidden = self.embedding(token_ids).float() * self.embedding_scale
-        full, window = self.full_rotary.tables(positions), self.window_rotary.tables(positions)
+        full, window = self.rotary.tables(positions), self.window_rotary.tables(positions)
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, window if index in self.window_layers else full, attention)
         return self.norm(hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden)
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.config).total

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
-from kvik_engine.layers.embedding import Embedding
-from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
-from kvik_engine.models.parameters import count_parameters
+from kvik_engine.models.decoder import Decoder
 
 
 class DecoderLayer:
@@ -47,32 +45,13 @@ class DecoderLayer:
         return hidden + self.mlp(self.post_norm(hidden))
 
 
-class Llama:
+class Llama(Decoder):
     """See models.registry.Model."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource) -> None:
-        self.config = config
-        self.embedding = Embedding.take(tensors, "model.embed_tokens", config.vocab_size, config.hidden_size)
-        self.layers = [DecoderLayer(config, tensors, index) for index in range(config.layers)]
-        self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps)
-        self.rotary = Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling)
-        self.head = LanguageHead(
-            self.embedding.weight
-            if config.tie_embeddings
-            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+        super().__init__(
+            config,
+            tensors,
+            [DecoderLayer(config, tensors, index) for index in range(config.layers)],
+            Rotary.take(tensors, config.head_dim, config.rope_theta, config.rope_scaling),
         )
-
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
-        # Sixty sums go through the residual: in bfloat16 their rounding would be a third of all error in the logits.
-        hidden = self.embedding(token_ids).float()
-        rotary = self.rotary.tables(positions)
-        for layer in self.layers:
-            hidden = layer(hidden, rotary, attention)
-        return self.norm(hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden)
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.config).total

@@ -1,0 +1,64 @@
+"""What the families share: embedding, decoder layers, a last norm and the head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from kvik_engine.attention.backend import StepAttention
+from kvik_engine.layers.embedding import Embedding
+from kvik_engine.layers.head import LanguageHead
+from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.rotary import Rotary, RotaryTables
+from kvik_engine.layers.tensors import TensorSource
+from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.parameters import count_parameters
+
+
+class Layer(Protocol):
+    """One decoder layer."""
+
+    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
+        """fp32 [tokens, hidden] -> the same."""
+        ...
+
+
+class Decoder:
+    """See models.registry.Model. Families whose layers do not all rotate alike have a `forward` of their own."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: TensorSource,
+        layers: Sequence[Layer],
+        rotary: Rotary,
+        *,
+        norm_above_one: bool = False,
+    ) -> None:
+        self.config = config
+        self.embedding = Embedding.take(tensors, "model.embed_tokens", config.vocab_size, config.hidden_size)
+        self.layers = layers
+        self.rotary = rotary
+        self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps, above_one=norm_above_one)
+        self.head = LanguageHead(
+            self.embedding.weight
+            if config.tie_embeddings
+            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+        )
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        # Sixty sums go through the residual: in bfloat16 their rounding would be a third of all error in the logits.
+        hidden = self.embedding(token_ids).float()
+        rotary = self.rotary.tables(positions)
+        for layer in self.layers:
+            hidden = layer(hidden, rotary, attention)
+        return self.norm(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
+
+    @property
+    def parameters(self) -> int:
+        return count_parameters(self.config).total
