@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kvik_engine.kv.block import Block
 from kvik_engine.kv.host_pool import ContentKey
 from kvik_engine.kv.prefix_cache import GroupBlocks, Hit, PrefixCache
-from kvik_engine.kv.prefix_hash import chain, root
+from kvik_engine.kv.prefix_hash import digest_of
 from kvik_engine.request import Branch
 
 
@@ -25,13 +25,7 @@ class ContentNames:
 
     def digest(self, branch: Branch, index: int) -> bytes:
         """Of the branch's whole block number `index`, whose tokens must be known."""
-        trail = self._trails.setdefault(branch, [])
-        while len(trail) <= index:
-            start = len(trail) * self._block_tokens
-            tokens = branch.tokens[start : start + self._block_tokens]
-            assert len(tokens) == self._block_tokens, "only whole blocks of known tokens have a digest"
-            trail.append(chain(trail[-1] if trail else root(branch.request.salt), tokens))
-        return trail[index]
+        return digest_of(branch, index, self._trails.setdefault(branch, []), self._block_tokens)
 
     def key(self, block: Block) -> ContentKey | None:
         """The name of an indexed whole block; None of any other."""

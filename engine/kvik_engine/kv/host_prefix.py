@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.content_names import ContentNames
 from kvik_engine.kv.host_pool import ContentKey, Slot
 from kvik_engine.kv.prefix_cache import Hit
-from kvik_engine.kv.windows import first_needed
+from kvik_engine.kv.windows import blocks_of_hit, first_needed
 from kvik_engine.request import Branch
 from kvik_engine.step import KVGroup
 
@@ -31,19 +31,18 @@ def places_behind(
     least one token is left to compute.
     """
     size = groups[0].block_tokens
-    first = whole = hit.whole_tokens // size
+    first = hit.whole_tokens // size
     tables: list[list[Place | None]] = [[] for _ in groups]
+
+    def there() -> Iterator[list[bool]]:
+        for index in range(first, (len(branch.tokens) - 1) // size):
+            digest = names.digest(branch, index)
+            for number, table in enumerate(tables):
+                table.append(find((number, digest)))
+            yield [table[-1] is not None for table in tables]
+
     runs = [_run_at_the_end(blocks) for blocks in hit.blocks]
-    for index in range(first, (len(branch.tokens) - 1) // size):
-        digest = names.digest(branch, index)
-        for number, table in enumerate(tables):
-            table.append(find((number, digest)))
-            runs[number] = 0 if table[-1] is None else runs[number] + 1
-        reach = [index + 1 - first_needed(group, (index + 1) * size) for group in groups]
-        if all(run >= needed for run, needed in zip(runs, reach, strict=True)):
-            whole = index + 1
-        elif any(group.window is None and not run for group, run in zip(groups, runs, strict=True)):
-            break
+    whole = blocks_of_hit(groups, there(), first=first, runs=runs)
     needed = [first_needed(group, whole * size) - first for group in groups]
     return tuple(
         tuple(place if n >= least else None for n, place in enumerate(table[: whole - first]))

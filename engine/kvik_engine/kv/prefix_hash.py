@@ -8,12 +8,12 @@ GHSA-rm76-4mrf-v9r8). Only blocks whose tokens are all computed and accepted are
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.prefix_cache import GroupBlocks, Hit
-from kvik_engine.kv.windows import first_needed
+from kvik_engine.kv.windows import blocks_of_hit, first_needed
 from kvik_engine.request import Branch
 from kvik_engine.step import KVGroup
 
@@ -28,6 +28,16 @@ def chain(parent: bytes, tokens: Sequence[int]) -> bytes:
     return sha256(parent + array("I", tokens).tobytes()).digest()
 
 
+def digest_of(branch: Branch, index: int, trail: list[bytes], block_tokens: int) -> bytes:
+    """Of the branch's whole block number `index`, whose tokens must be known; `trail` keeps those before it."""
+    while len(trail) <= index:
+        start = len(trail) * block_tokens
+        tokens = branch.tokens[start : start + block_tokens]
+        assert len(tokens) == block_tokens, "only whole blocks of known tokens have a digest"
+        trail.append(chain(trail[-1] if trail else root(branch.request.salt), tokens))
+    return trail[index]
+
+
 class BlockHashCache:
     """Whole blocks, found by digest. Equal blocks are not merged: the first one added is the one that is found."""
 
@@ -37,20 +47,17 @@ class BlockHashCache:
         self._found: list[dict[bytes, Block]] = [{} for _ in groups]
 
     def find(self, branch: Branch, limit: int) -> Hit:
-        size, whole = self._block_tokens, 0
+        size = self._block_tokens
         tables: list[list[Block]] = [[] for _ in self._groups]
-        runs = [0] * len(self._groups)
-        for index in range(limit // size):
-            digest = self._digest(branch, index)
-            for group, found in enumerate(self._found):
-                block = found.get(digest)
-                tables[group].append(block or SCRATCH)
-                runs[group] = runs[group] + 1 if block else 0
-            reach = [index + 1 - first_needed(group, (index + 1) * size) for group in self._groups]
-            if all(run >= needed for run, needed in zip(runs, reach, strict=True)):
-                whole = index + 1
-            elif any(group.window is None and not run for group, run in zip(self._groups, runs, strict=True)):
-                break
+
+        def there() -> Iterator[list[bool]]:
+            for index in range(limit // size):
+                digest = self._digest(branch, index)
+                for table, found in zip(tables, self._found, strict=True):
+                    table.append(found.get(digest, SCRATCH))
+                yield [table[-1] is not SCRATCH for table in tables]
+
+        whole = blocks_of_hit(self._groups, there())
         firsts = [first_needed(group, whole * size) for group in self._groups]
         return Hit(
             whole * size,
@@ -77,11 +84,4 @@ class BlockHashCache:
         return (block for found in self._found for block in found.values())
 
     def _digest(self, branch: Branch, index: int) -> bytes:
-        trail = branch.trail
-        while len(trail) <= index:
-            start = len(trail) * self._block_tokens
-            tokens = branch.tokens[start : start + self._block_tokens]
-            assert len(tokens) == self._block_tokens, "only whole blocks of known tokens have a digest"
-            trail.append(chain(trail[-1] if trail else root(branch.request.salt), tokens))
-        digest: bytes = trail[index]
-        return digest
+        return digest_of(branch, index, branch.trail, self._block_tokens)

@@ -16,7 +16,7 @@ from typing import cast
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.prefix_cache import GroupBlocks, Hit, PartHit
 from kvik_engine.kv.token_tree import TOKEN_BYTES, Node, common_tokens, pack
-from kvik_engine.kv.windows import first_needed
+from kvik_engine.kv.windows import blocks_of_hit, first_needed
 from kvik_engine.request import Branch
 from kvik_engine.step import KVGroup
 
@@ -120,17 +120,7 @@ class RadixCache:
 
     def _within_windows(self, path: Sequence[Node]) -> int:
         """How many leading nodes make a hit: every window group must have the blocks that the next token reads."""
-        whole = 0
-        runs = [0] * len(self._windows)
-        for depth, node in enumerate(path, start=1):
-            reaches = True
-            for place, index in enumerate(self._windows):
-                runs[place] = runs[place] + 1 if node.blocks[index] is not None else 0
-                first = first_needed(self._groups[index], depth * self._block_tokens)
-                reaches = reaches and runs[place] >= depth - first
-            if reaches:
-                whole = depth
-        return whole
+        return blocks_of_hit(self._groups, ([block is not None for block in node.blocks] for node in path))
 
     def _blocks_of(self, path: Sequence[Node], group: int) -> tuple[Block, ...]:
         first = first_needed(self._groups[group], len(path) * self._block_tokens)
