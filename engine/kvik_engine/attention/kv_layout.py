@@ -38,17 +38,3 @@ class KVLayout:
     @property
     def block_elements(self) -> int:
         return self.slots * self.parts * self.heads * self.block_tokens * self.width
-
-
-def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int) -> KVLayout:
-    """All layers alike, each with keys and values, all of the past seen."""
-    return KVLayout(
-        block_tokens=block_tokens,
-        slots=layers,
-        parts=2,
-        heads=kv_heads,
-        width=head_dim,
-        value_width=head_dim,
-        windows=(None,),
-        places=tuple(LayerPlace(0, layer) for layer in range(layers)),
-    )

@@ -38,13 +38,6 @@ class SwapCosts:
     step_seconds: float
     """A step in which nothing is prefilled."""
 
-    def swap_seconds(self, tokens: int) -> float:
-        """Out and back again."""
-        return 2 * (self.step_seconds + tokens * self.bytes_per_token / self.copy_bytes_per_second)
-
-    def recompute_seconds(self, tokens: int) -> float:
-        return tokens / self.prefill_tokens_per_second
-
     @property
     def crossing(self) -> float:
         """From so many tokens on, swapping is quicker; infinite when it never is."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, LayerAttention
 from kvik_engine.attention.cpu_backend import CpuBackend, group_by_length
 from kvik_engine.attention.kv_cache import KVCache
-from kvik_engine.attention.kv_layout import one_group
+from kvik_engine.attention.kv_layout import KVLayout, LayerPlace
 from kvik_engine.attention.reference import ReferenceBackend
 
 LAYERS = 3
@@ -26,6 +26,20 @@ MIXES = {
     "chunks": ([16, 7, 40], [16, 3, 11]),
     "prefill mixed with decode": ([12, 0, 25, 8, 9], [1, 19, 1, 4, 1]),
 }
+
+
+def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int) -> KVLayout:
+    """All layers alike, each with keys and values, all of the past seen."""
+    return KVLayout(
+        block_tokens=block_tokens,
+        slots=layers,
+        parts=2,
+        heads=kv_heads,
+        width=head_dim,
+        value_width=head_dim,
+        windows=(None,),
+        places=tuple(LayerPlace(0, layer) for layer in range(layers)),
+    )
 
 
 @dataclass
