@@ -8,9 +8,9 @@ from kvik_engine.kv.check import BooksDoNotBalance, check_books, check_idle
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
-from kvik_engine.params import SamplingParams
-from kvik_engine.request import Branch, Request
+from kvik_engine.request import Branch
 from kvik_engine.step import GroupKind, KVGroup, Row
+from tests.support.kv_driver import compute, make_branch
 
 BLOCK = 4
 
@@ -19,26 +19,6 @@ def make_kv(blocks: int = 16, *, groups: int = 1, prefix_cache: bool = True) -> 
     kv_groups = [KVGroup(GroupKind.FULL, (layer,), BLOCK, 64) for layer in range(groups)]
     cache = BlockHashCache(kv_groups) if prefix_cache else NoPrefixCache(groups)
     return KVManager(kv_groups, blocks, cache, step_tokens=16)
-
-
-def make_branch(tokens: list[int], *, n: int = 1, salt: bytes = b"") -> Branch:
-    params = SamplingParams(max_tokens=100, seed=0, n=n)
-    return Request((1, id(tokens)), tokens, params, 1, 0, salt, 0.0).branches[0]
-
-
-def compute(kv: KVManager, branch: Branch, upto: int, step: int, *, settle: bool = True) -> None:
-    """Plan tokens up to `upto` in step `step`, and settle it."""
-    if branch not in kv.holdings:
-        hit = kv.find(branch)
-        kv.start(branch, hit, step)
-        branch.row = Row(0)
-        branch.start(len(branch.tokens), computed=hit.tokens, scheduled=hit.tokens)
-    kv.prepare(branch, upto, step)
-    branch.plan(upto, step, samples=False)
-    if settle:
-        branch.settle(upto)
-        kv.commit(branch)
-        kv.settle(step)
 
 
 def finish(kv: KVManager, branch: Branch) -> None:

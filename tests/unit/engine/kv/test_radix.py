@@ -11,13 +11,14 @@ from kvik_engine.kv.check import check_books, check_idle
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.radix import RadixCache
 from kvik_engine.kv.token_tree import Node, Siblings, common_tokens, pack
-from kvik_engine.params import SamplingParams
-from kvik_engine.request import Branch, Request
+from kvik_engine.request import Branch
 from kvik_engine.step import GroupKind, KVGroup, Row
+from tests.support import kv_driver
 from tests.support.engine_harness import Harness
+from tests.support.kv_driver import make_branch
 
 BLOCK = 4
-_numbers = count(1)
+_steps = count(1)
 
 
 def make_kv(blocks: int = 32, *, window: int | None = None) -> KVManager:
@@ -26,24 +27,9 @@ def make_kv(blocks: int = 32, *, window: int | None = None) -> KVManager:
     return KVManager(groups, blocks, RadixCache(groups), step_tokens=16)
 
 
-def make_branch(tokens: list[int], *, n: int = 1, salt: bytes = b"") -> Branch:
-    params = SamplingParams(max_tokens=100, seed=0, n=n)
-    return Request((1, next(_numbers)), tokens, params, 1, 0, salt, 0.0).branches[0]
-
-
 def compute(kv: KVManager, branch: Branch, upto: int) -> None:
     """All tokens up to `upto` in one settled step."""
-    step = next(_numbers)
-    if branch not in kv.holdings:
-        hit = kv.find(branch)
-        kv.start(branch, hit, step)
-        branch.row = Row(0)
-        branch.start(len(branch.tokens), computed=hit.tokens, scheduled=hit.tokens)
-    kv.prepare(branch, upto, step)
-    branch.plan(upto, step, samples=False)
-    branch.settle(upto)
-    kv.commit(branch)
-    kv.settle(step)
+    kv_driver.compute(kv, branch, upto, next(_steps))
     check_books(kv)
 
 
@@ -116,7 +102,7 @@ def test_a_hit_within_a_block_is_copied_and_its_source_stays_until_the_step_is_d
     serve(kv, list(range(8)))
     source = kv.find(make_branch([*range(6), 70, 71])).sources[0]
     branch = make_branch([*range(6), 70, 71])
-    started = kv.start(branch, kv.find(branch), step=next(_numbers))
+    started = kv.start(branch, kv.find(branch), step=next(_steps))
     step = kv.pins and max(kv._pinned)
     assert [(copy.source, copy.target) for copy in started.copies] == [(source.id, started.tables[0][1])]
     assert (source.holders, source.pins, kv.pool.available) == (0, 1, 0)

@@ -10,12 +10,13 @@ from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
 from kvik_engine.kv.windows import first_needed, most_at_once
-from kvik_engine.params import SamplingParams
-from kvik_engine.request import Branch, Request
+from kvik_engine.request import Branch
 from kvik_engine.scheduler import admission
-from kvik_engine.step import GroupKind, KVGroup, Row
+from kvik_engine.step import GroupKind, KVGroup
+from tests.support import kv_driver
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import VOCAB
+from tests.support.kv_driver import make_branch
 
 BLOCK, WINDOW = 4, 6
 FULL_GROUP = KVGroup(GroupKind.FULL, (0,), BLOCK, 64)
@@ -26,21 +27,8 @@ def make_kv(blocks: int = 64, groups: tuple[KVGroup, ...] = (FULL_GROUP, WINDOW_
     return KVManager(groups, blocks, BlockHashCache(groups), step_tokens=8)
 
 
-def make_branch(tokens: list[int], *, n: int = 1) -> Branch:
-    return Request((1, id(tokens)), tokens, SamplingParams(max_tokens=100, seed=0, n=n), 1, 0, b"", 0.0).branches[0]
-
-
 def compute(kv: KVManager, branch: Branch, upto: int, step: int) -> None:
-    if branch not in kv.holdings:
-        hit = kv.find(branch)
-        kv.start(branch, hit, step)
-        branch.row = Row(0)
-        branch.start(len(branch.tokens), computed=hit.tokens, scheduled=hit.tokens)
-    kv.prepare(branch, upto, step)
-    branch.plan(upto, step, samples=False)
-    branch.settle(upto)
-    kv.commit(branch)
-    kv.settle(step)
+    kv_driver.compute(kv, branch, upto, step)
     check_books(kv)
 
 
