@@ -4,7 +4,7 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,15 @@ class Both:
 
     without: openai.OpenAI
     cached: openai.OpenAI
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Median seconds to the first token without and with the cache, and the last usage with it."""
+
+    baseline: float
+    ours: float
+    usage: Any
 
 
 @contextlib.contextmanager
@@ -83,53 +92,58 @@ def last_turn(client: openai.OpenAI, seed: int) -> tuple[float, Any]:
     return ttft, usage
 
 
-def later_turns() -> Measured:
+def compare(engines: Both, rounds: int, ask: Callable[[openai.OpenAI, int], tuple[float, Any]]) -> Compared:
+    """Ask both engines the same, turn about."""
     times: dict[str, list[float]] = {"without": [], "cached": []}
     usage: Any = None
+    for turn in range(rounds):
+        for which in ("without", "cached") if turn % 2 else ("cached", "without"):
+            ttft, seen = ask(getattr(engines, which), turn)
+            times[which].append(ttft)
+            usage = seen if which == "cached" else usage
+    return Compared(statistics.median(times["without"]), statistics.median(times["cached"]), usage)
+
+
+def later_turns() -> Measured:
     with both() as engines:
-        for turn in range(ROUNDS):
-            for which in ("without", "cached") if turn % 2 else ("cached", "without"):
-                ttft, seen = last_turn(getattr(engines, which), seed=turn)
-                times[which].append(ttft)
-                usage = seen if which == "cached" else usage
-    baseline, ours = (statistics.median(times[which]) for which in ("without", "cached"))
-    ok = ours <= 0.4 * baseline
+        seen = compare(engines, ROUNDS, last_turn)
+    ok = seen.ours <= 0.4 * seen.baseline
     return Measured(
-        baseline=baseline,
-        ours=ours,
-        ratio=baseline / ours,
+        baseline=seen.baseline,
+        ours=seen.ours,
+        ratio=seen.baseline / seen.ours,
         ok=ok,
-        reason=None if ok else f"only {1 - ours / baseline:.0%} lower",
+        reason=None if ok else f"only {1 - seen.ours / seen.baseline:.0%} lower",
         figures={
-            "lower by, per cent": 100 * (1 - ours / baseline),
-            "prompt tokens of turn 5": usage.prompt_tokens,
-            "of them found": usage.prompt_tokens_details.cached_tokens,
+            "lower by, per cent": 100 * (1 - seen.ours / seen.baseline),
+            "prompt tokens of turn 5": seen.usage.prompt_tokens,
+            "of them found": seen.usage.prompt_tokens_details.cached_tokens,
         },
     )
 
 
 def system_prompt() -> Measured:
-    times: dict[str, list[float]] = {"without": [], "cached": []}
     system = {"role": "system", "content": words(SYSTEM_WORDS, seed=7)}
-    usage: Any = None
+
+    def ask(client: openai.OpenAI, turn: int) -> tuple[float, Any]:
+        ttft, _, usage = answer(client, [system, {"role": "user", "content": words(10, seed=100 + turn)}], 4)
+        return ttft, usage
+
     with both() as engines:
         for client in (engines.without, engines.cached):
             answer(client, [system, {"role": "user", "content": "Say hello."}], 1)
-        for turn in range(2 * ROUNDS):
-            question = [system, {"role": "user", "content": words(10, seed=100 + turn)}]
-            for which in ("without", "cached") if turn % 2 else ("cached", "without"):
-                ttft, _, seen = answer(getattr(engines, which), question, 4)
-                times[which].append(ttft)
-                usage = seen if which == "cached" else usage
-    baseline, ours = (statistics.median(times[which]) for which in ("without", "cached"))
-    ok = baseline >= 5 * ours
+        seen = compare(engines, 2 * ROUNDS, ask)
+    ok = seen.baseline >= 5 * seen.ours
     return Measured(
-        baseline=baseline,
-        ours=ours,
-        ratio=baseline / ours,
+        baseline=seen.baseline,
+        ours=seen.ours,
+        ratio=seen.baseline / seen.ours,
         ok=ok,
-        reason=None if ok else f"{baseline / ours:.1f} times lower",
-        figures={"prompt tokens": usage.prompt_tokens, "of them found": usage.prompt_tokens_details.cached_tokens},
+        reason=None if ok else f"{seen.baseline / seen.ours:.1f} times lower",
+        figures={
+            "prompt tokens": seen.usage.prompt_tokens,
+            "of them found": seen.usage.prompt_tokens_details.cached_tokens,
+        },
     )
 
 
