@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling, yarn_magnitude
+from kvik_engine.models.architectures import check_architecture
 from kvik_engine.models.config import Experts, LatentAttention, ModelConfig, WindowAttention
 from kvik_engine.models.fields import MAX_LENGTH, Fields
 
@@ -23,6 +24,7 @@ def from_hf(values: Mapping[str, object], origin: str = "config.json") -> ModelC
     """
     fields = Fields(values, origin)
     architecture = _architecture(values, origin)
+    check_architecture(architecture)
     if fields.has("quantization_config"):
         raise fields.unsupported("quantized safetensors weights")
     read = {"Gemma3ForCausalLM": _gemma3, "DeepseekV2ForCausalLM": _deepseek2}.get(architecture, _llama)

@@ -286,3 +286,10 @@ def test_what_a_gguf_file_asks_for_and_we_do_not_compute_is_refused(metadata: di
         gguf(**metadata)
 
     assert caught.value.reason is StartReason.MODEL_UNSUPPORTED
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "Gemma3ForConditionalGeneration"])
+def test_an_unknown_architecture_is_told_before_the_fields_that_it_lacks(name: str) -> None:
+    with pytest.raises(StartError, match=f"'{name}' is not supported") as refused:
+        from_hf({"architectures": [name], "n_embd": 768})
+    assert refused.value.reason is StartReason.MODEL_UNSUPPORTED
