@@ -31,7 +31,7 @@ def _head(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "What Kvik says of itself, tried on the real engine with the embedded model (SmolLM2-135M-Instruct)."
     yield "`make claims` measures baseline and ours in the same run, writes a line each into"
     yield "`bench/results/claims.jsonl`, and this page from them; `python -m bench.claims --only 3` tries one."
-    yield "A claim that does not hold is shown as failed, with the reason."
+    yield "A claim that does not hold is shown as failed, with the reason; what is not shown has no result yet."
     yield ""
     yield "| | Claim | Baseline | Ours | Ratio | Wanted | Holds |"
     yield "|---|---|---|---|---|---|---|"

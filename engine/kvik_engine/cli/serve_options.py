@@ -108,8 +108,8 @@ OPTIONS = (
     Option("kv_cache_size", values.size, "KV cache", "SIZE", "such as 256Mi; instead of --memory-fraction", "the rest"),
     Option("memory_fraction", values.fraction, "KV cache", "0-1", "of the device's memory, weights included", "0.9"),
     Option("swap_space", values.size, "KV cache", "SIZE", "host memory for preempted KV and evicted prefixes", "none"),
-    Option("disk_cache", str, "KV cache", "DIR", "keep evicted prefixes on this local disk too", "none"),
-    Option("disk_cache_size", values.size, "KV cache", "SIZE", "of --disk-cache at most", "none"),
+    Option("disk_cache", str, "KV cache", "DIR", "keep evicted prefixes here, too; needs --swap-space", "none"),
+    Option("disk_cache_size", values.size, "KV cache", "SIZE", "of --disk-cache at most; given with it", "none"),
     Option("block_tokens", values.count(8, 256), "KV cache", "N", "tokens a block; a power of two", "16"),
     Option(
         "prefix_cache",
