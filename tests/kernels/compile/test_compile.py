@@ -35,7 +35,7 @@ REGISTER_LIMITS = {
         "kv_write": 40,
         "prefill": 224,
         "prefill_short": 168,
-        "prefill_window": 224,
+        "prefill_window": 255,
         "decode": 128,
         "decode_split": 128,
         "decode_window": 168,
