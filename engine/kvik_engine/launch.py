@@ -38,12 +38,7 @@ _CHILD_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "f
 def launch(config: EngineConfig, run_base: Path) -> int:
     """Run an engine to its end; the exit code. StartError when there is no place for its sockets."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    try:
-        run_dir = RunDir.create(run_base)
-    except OSError as error:
-        raise StartError(
-            StartReason.CONFIG_INVALID, f"--run-dir {run_base} cannot be used: {error.strerror}"
-        ) from error
+    run_dir = make_run_dir(run_base)
     try:
         return Launcher(replace(config, run_dir=str(run_dir.path)), run_dir.config_file).run()
     except StartError as error:
@@ -51,6 +46,16 @@ def launch(config: EngineConfig, run_base: Path) -> int:
         return EXIT_START_ERROR
     finally:
         run_dir.remove()
+
+
+def make_run_dir(run_base: Path) -> RunDir:
+    """A fresh folder for one start. StartError (ConfigInvalid) when there can be none."""
+    try:
+        return RunDir.create(run_base)
+    except OSError as error:
+        raise StartError(
+            StartReason.CONFIG_INVALID, f"--run-dir {run_base} cannot be used: {error.strerror}"
+        ) from error
 
 
 class Launcher:

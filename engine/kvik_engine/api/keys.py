@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from kvik_engine.errors import StartError, StartReason
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
@@ -66,6 +68,14 @@ class ApiKeys:
         else:
             log.info("API keys were read again", extra={"keys": len(self._tenants)})
         self._stamp = stamp
+
+
+def keys_or_refuse(path: str | None) -> ApiKeys | None:
+    """The keys of `--api-keys-file`, if it is given. StartError (ConfigInvalid) when it cannot be used."""
+    try:
+        return None if path is None else ApiKeys(Path(path))
+    except KeysError as error:
+        raise StartError(StartReason.CONFIG_INVALID, f"--api-keys-file: {error}") from error
 
 
 def read_keys(path: Path) -> Mapping[bytes, str]:

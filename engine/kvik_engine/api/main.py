@@ -20,7 +20,7 @@ from kvik_engine.api.admin_socket import serve_admin
 from kvik_engine.api.app import api_app, probe_app
 from kvik_engine.api.connection import bind, listen, raise_file_limit
 from kvik_engine.api.drain import LINGER_SECONDS, Drain
-from kvik_engine.api.keys import ApiKeys, KeysError
+from kvik_engine.api.keys import keys_or_refuse
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics, TtftTarget
@@ -168,14 +168,6 @@ class ApiProcess:
 def ttft_target(config: EngineConfig) -> TtftTarget | None:
     """The target that requests of the engine's class have, if any."""
     return None if config.slo_ttft is None else TtftTarget(config.slo_ttft, SLO_CLASSES.index(config.slo_class))
-
-
-def keys_or_refuse(path: str | None) -> ApiKeys | None:
-    """The API keys, if a file is named. StartError (ConfigInvalid) when it cannot be used."""
-    try:
-        return None if path is None else ApiKeys(Path(path))
-    except KeysError as error:
-        raise StartError(StartReason.CONFIG_INVALID, f"--api-keys-file: {error}") from error
 
 
 def bind_or_refuse(host: str, port: int) -> socket.socket:

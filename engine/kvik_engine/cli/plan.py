@@ -29,7 +29,7 @@ _OPTIONS = (
     Option("concurrency", values.count(1, 1 << 20), "Requests", "N", "requests at once", "64"),
     Option("shared_prefix", values.count(0, 1 << 28), "Requests", "N", "tokens that all begin with", "0"),
     Option("dtype", values.one_of(*_DTYPES), "Engine", "|".join(_DTYPES), "of weights and KV cache", "bf16"),
-    Option("block_tokens", values.count(8, 256), "Engine", "N", "tokens a block; a power of two", "16"),
+    Option("block_tokens", values.power_of_two(8, 256), "Engine", "N", "tokens a block; a power of two", "16"),
     Option("max_batch_tokens", values.count(16, 1 << 20), "Engine", "N", "tokens computed in a step", "4096"),
     Option("cache_dir", str, "Engine", "DIR", "where fetched models are", "~/.cache/kvik"),
 )
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         memory_bytes=memory_bytes,
         memory_fraction=given.get("memory_fraction", 0.9),
         dtype=given.get("dtype", "bf16"),
-        block_tokens=_power_of_two(given.get("block_tokens", 16)),
+        block_tokens=given.get("block_tokens", 16),
         context=given.get("context", model.config.context_length),
         concurrency=given.get("concurrency", 64),
         shared_prefix=given.get("shared_prefix", 0),
@@ -105,9 +105,3 @@ def _device(given: dict[str, Any]) -> tuple[Any, int]:
         raise StartError(StartReason.CONFIG_INVALID, f"give --memory, or --gpu as one of {', '.join(GPUS)}")
     memory: int = given["memory"] if gpu is None else given.get("memory", gpu.memory_bytes)
     return gpu, memory
-
-
-def _power_of_two(block_tokens: int) -> int:
-    if block_tokens & (block_tokens - 1):
-        raise StartError(StartReason.CONFIG_INVALID, f"--block-tokens: {block_tokens} is no power of two")
-    return block_tokens

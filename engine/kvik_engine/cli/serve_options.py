@@ -94,7 +94,7 @@ OPTIONS = (
         values.one_of("auto", "swap", "recompute"),
         "Batching",
         "auto|swap|recompute",
-        "what becomes of the KV of requests that give way; auto takes the quicker way",
+        "what becomes of the KV of requests that give way; auto takes the quicker way, swap needs --swap-space",
         "auto",
     ),
     Option(
@@ -102,7 +102,7 @@ OPTIONS = (
         values.count(0, 1 << 24),
         "Batching",
         "N",
-        "with --preemption-mode=auto, swap from so many tokens on",
+        "with --preemption-mode=auto and --swap-space, swap from so many tokens on",
         "as measured",
     ),
     Option("kv_cache_size", values.size, "KV cache", "SIZE", "such as 256Mi; instead of --memory-fraction", "the rest"),
@@ -110,7 +110,7 @@ OPTIONS = (
     Option("swap_space", values.size, "KV cache", "SIZE", "host memory for preempted KV and evicted prefixes", "none"),
     Option("disk_cache", str, "KV cache", "DIR", "keep evicted prefixes here, too; needs --swap-space", "none"),
     Option("disk_cache_size", values.size, "KV cache", "SIZE", "of --disk-cache at most; given with it", "none"),
-    Option("block_tokens", values.count(8, 256), "KV cache", "N", "tokens a block; a power of two", "16"),
+    Option("block_tokens", values.power_of_two(8, 256), "KV cache", "N", "tokens a block; a power of two", "16"),
     Option(
         "prefix_cache",
         values.one_of("radix", "block-hash", "disabled"),

@@ -66,6 +66,19 @@ def count(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def power_of_two(low: int, high: int) -> Callable[[str], int]:
+    """A reader of powers of two from `low` to `high`."""
+    read_count = count(low, high)
+
+    def read(text: str) -> int:
+        value = read_count(text)
+        if value & (value - 1):
+            raise ValueError(f"{value} is no power of two")
+        return value
+
+    return read
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """A reader of one of `words`."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kvik_engine import __version__
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.block_files import BlockFiles
+from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles
 from kvik_engine.kv.disk_tier import DiskTier, LowerTier, NoLowerTier
 from kvik_engine.step import HostSpace, ModelFacts
 
@@ -20,15 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def open_disk_cache(config: EngineConfig, facts: ModelFacts, host: HostSpace | None) -> LowerTier:
-    """StartError ConfigInvalid where settings contradict each other; a disk that fails is no reason not to start."""
-    if config.disk_cache is None and config.disk_cache_size is None:
+    """StartError ConfigInvalid for a size below one block; a disk that fails is no reason not to start."""
+    if config.disk_cache is None:
         return NoLowerTier()
-    if config.disk_cache is None or config.disk_cache_size is None:
-        raise StartError(StartReason.CONFIG_INVALID, "--disk-cache and --disk-cache-size go together")
-    if host is None:
-        raise StartError(StartReason.CONFIG_INVALID, "--disk-cache needs --swap-space, through which all blocks go")
-    if config.prefix_cache == "disabled":
-        raise StartError(StartReason.CONFIG_INVALID, "--disk-cache holds prefixes, and --prefix-cache is disabled")
+    assert config.disk_cache_size is not None, "`kvik serve` wants both"
+    assert host is not None, "`kvik serve` wants swap space with it"
+    block_bytes = facts.groups[0].block_bytes
+    if config.disk_cache_size < block_bytes + HEAD_BYTES:
+        raise StartError(
+            StartReason.CONFIG_INVALID,
+            f"--disk-cache-size {config.disk_cache_size} bytes is less than a block of {block_bytes + HEAD_BYTES}",
+        )
     from kvik_engine.weights.model_files import find_model_files, model_digest
 
     digest = model_digest(find_model_files(Path(config.model_path)))
@@ -36,7 +38,7 @@ def open_disk_cache(config: EngineConfig, facts: ModelFacts, host: HostSpace | N
     disk = DiskTier(
         BlockFiles(Path(config.disk_cache), fingerprint(digest, facts)),
         host.memory,
-        block_bytes=facts.groups[0].block_bytes,
+        block_bytes=block_bytes,
         max_bytes=config.disk_cache_size,
         run=worker.submit,
         clock=time.monotonic,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvik_engine.api.keys import LOOK_SECONDS, ApiKeys, KeysError, read_keys
-from kvik_engine.api.main import keys_or_refuse
+from kvik_engine.api.keys import LOOK_SECONDS, ApiKeys, KeysError, keys_or_refuse, read_keys
 from kvik_engine.errors import StartError, StartReason
 from tests.support.calls import Calls
 from tests.support.live_api import LiveApi, Reply, live_api

@@ -90,6 +90,7 @@ def test_an_unknown_variable_is_refused_by_name_except_the_test_builds() -> None
         ({"memory_fraction": "1.5"}, {}, "--memory-fraction"),
         ({"memory_fraction": "1e-320"}, {}, "--memory-fraction"),
         ({"swap_space": "9" * 400}, {}, "--swap-space"),
+        ({"block_tokens": "24"}, {}, "--block-tokens"),
         ({}, {"KVIK_PORT": "tcp://10.0.0.1:80"}, "KVIK_PORT"),
     ],
 )
@@ -158,14 +159,6 @@ def test_a_missing_path_is_model_not_found(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="a model is demo, a path, or hf://ORG/NAME@REV") as caught:
         build(str(tmp_path / "nothing"), tmp_path)
     assert caught.value.reason is StartReason.MODEL_NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [({"port": 8001}, "--metrics-port"), ({"block_tokens": 24}, "--block-tokens")]
-)
-def test_contradicting_values_are_refused(given: dict[str, int], name: str, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=name):
-        build(str(tmp_path), tmp_path, **given)
 
 
 def test_help_shows_every_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
