@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pull.add_argument("source", metavar="SOURCE", help="demo or hf://ORG/NAME@REV[#FILE.gguf]")
     pull.add_argument("--to", metavar="DIR", help="target folder (default: below ~/.cache/kvik/models)")
     pull.add_argument("--digest", metavar="sha256:HEX", help="refuse any other files")
-    pull.add_argument("--token-file", metavar="FILE", help="file with the hub's token")
+    pull.add_argument("--token-file", metavar="FILE", help="file with the hub's token, for hf:// only")
     pull.set_defaults(action=_pull)
     digest = actions.add_parser("digest", help="print the digest of a model's files")
     digest.add_argument("path", metavar="PATH", help="a folder or a .gguf file")
@@ -54,6 +54,8 @@ def pull(source: str, target: Path, *, digest: str | None, token_file: str | Non
     from kvik_engine.weights.remote import Hub, check_pulled, parse_hub_source, pull_demo, remove_former
 
     hub_source = None if source == DEMO else parse_hub_source(source)
+    if hub_source is None and token_file is not None:
+        raise StartError(StartReason.CONFIG_INVALID, "--token-file is only used by hf:// sources")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,13 @@ CLASS_TARGETS: Mapping[str, Target] = MappingProxyType(
     {"interactive": Target(0.5, 0.04), "balanced": Target(2.0, 0.08), "batch": Target(None, None)}
 )
 """What the SLO classes promise (docs/pools.md)."""
+
+
+def class_targets(slo_class: str, ttft: float | None) -> Mapping[str, Target]:
+    """The classes' targets, with `ttft` seconds for the engine's own class where it is told so (`--slo-ttft`)."""
+    if ttft is None:
+        return CLASS_TARGETS
+    return {**CLASS_TARGETS, slo_class: replace(CLASS_TARGETS[slo_class], ttft=ttft)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,3 +101,27 @@ def test_every_rule_is_tried() -> None:
 )
 def test_options_that_have_an_effect_pass(given: dict[str, object]) -> None:
     check_options(given)
+
+
+SIMULATE = ("simulate", "--workload", "chat", "--seconds", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*SIMULATE, "--kv-cache-size=1Gi", "--memory-fraction=0.5"), "--kv-cache-size and --memory-fraction"),
+        ((*SIMULATE, "--admission=goodput"), "--admission=goodput needs --slo-ttft"),
+        ((*SIMULATE, "--block-tokens=24"), "--block-tokens: 24 is no power of two"),
+        (("simulate", "--trace", "t", "--seconds", "1"), "--seconds is for a --workload"),
+        (("simulate", "--trace", "t", "--rate", "2"), "--rate is for a --workload"),
+        (("simulate", "--trace", "t", "--seed", "0"), "--seed is for a --workload"),
+        (("plan", "config.json", "--gpu=h100", "--block-tokens=24"), "--block-tokens: 24 is no power of two"),
+        (("model", "pull", "demo", "--to=/dev/null/d", "--token-file=t"), "--token-file is only used by hf://"),
+    ],
+    ids=flags_of,
+)
+def test_the_other_commands_refuse_the_same_way(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments]) == EXIT_START_ERROR
+    assert f"ConfigInvalid: {message}" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from kvik_engine.cli import main
 from kvik_engine.errors import StartError
 from kvik_engine.exits import EXIT_START_ERROR
 from kvik_engine.simulation.device import DEMO_CPU, H100_8B, CostModel
-from kvik_engine.simulation.report import CLASS_TARGETS, Spread, Target, report
+from kvik_engine.simulation.report import CLASS_TARGETS, Spread, Target, class_targets, report
 from kvik_engine.simulation.simulate import Outcome, config_of, simulate
 from kvik_engine.simulation.trace import TraceError, TraceRequest, prompt_of, read_trace, write_trace
 from kvik_engine.simulation.workloads import CHAT, WORKLOADS, faster, generate
@@ -137,6 +137,16 @@ def test_the_command_prints_one_json_object(tmp_path: Path, capsys: pytest.Captu
     assert main(["simulate", "--trace", str(kept), "--device", "demo-cpu", "--max-requests", "4"]) == 0
     assert "running" in capsys.readouterr().out
     assert main(["simulate", "--trace", str(tmp_path / "absent")]) == EXIT_START_ERROR
+
+
+def test_goodput_is_counted_by_the_target_that_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    goodput = []
+    for target in ([], ["--slo-ttft", "1ms"]):
+        assert main(["simulate", "--workload", "chat", "--seconds", "5", "--json", *target]) == 0
+        goodput.append(json.loads(capsys.readouterr().out)["groups"][0]["goodput"])
+    assert goodput[0] > 0
+    assert goodput[1] == 0
+    assert class_targets("batch", 3.0) == {**CLASS_TARGETS, "batch": Target(3.0, None)}
 
 
 @pytest.mark.parametrize("flag", ["--rate", "--seconds"])
