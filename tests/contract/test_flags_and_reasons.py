@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kvik_engine.cli import class_defaults, model, serve
+from kvik_engine.cli.option_rules import check_options
 from kvik_engine.cli.serve_options import read_options
 from kvik_engine.errors import StartError, StartReason
 from kvik_operator.crd.effective import effective
@@ -38,7 +39,7 @@ EVERYTHING: dict[str, Any] = {
         "maxBatchTokens": 256,
         "chunkedPrefillTokens": 64,
         "maxQueuedRequests": 3,
-        "preemption": {"mode": "Swap", "swapThresholdTokens": 1000},
+        "preemption": {"mode": "Auto", "swapThresholdTokens": 1000},
     },
     "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "0.5Gi", "prefixCache": "Disabled"},
     "resources": {"device": "CPU"},
@@ -46,15 +47,19 @@ EVERYTHING: dict[str, Any] = {
     "drain": {"timeout": "1500ms"},
 }
 
+SWAP_SPACE = {"swapSpace": "1Gi"}
+
 
 def engine_reads(spec: PoolSpec) -> dict[str, Any]:
-    """The operator's command line, as the engine understands it. StartError names what it does not."""
+    """The operator's command line, as the engine understands and accepts it. StartError names what it does not."""
     args = serve_args(spec, effective(spec, "chat"), model_source(spec.model.source))
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     serve.add_arguments(parser)
     flags = vars(parser.parse_args(args[1:]))
     assert flags.pop("model") == "/models/smollm2/model.gguf"
-    return read_options(flags, {})
+    read = read_options(flags, {})
+    check_options(read)
+    return read
 
 
 def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
@@ -70,7 +75,7 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
         "max_batch_tokens": 256,
         "chunked_prefill_tokens": 64,
         "max_queued_requests": 3,
-        "preemption_mode": "swap",
+        "preemption_mode": "auto",
         "swap_threshold_tokens": 1000,
         "kv_cache_size": 3 * 2**29,
         "block_tokens": 32,
@@ -144,13 +149,14 @@ def test_both_know_the_same_class_table(slo_class: str, device: str) -> None:
 
 @pytest.mark.parametrize("mode", SPEC["batching"]["properties"]["preemption"]["properties"]["mode"]["enum"])
 def test_the_engine_knows_every_mode_of_preemption(mode: str) -> None:
-    assert engine_reads(spec_of(batching={"preemption": {"mode": mode}}))["preemption_mode"] == mode.lower()
+    pool = spec_of(batching={"preemption": {"mode": mode}}, kvCache=SWAP_SPACE)
+    assert engine_reads(pool)["preemption_mode"] == mode.lower()
 
 
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 def test_the_engine_takes_every_swap_threshold_that_the_schema_takes(bound: str) -> None:
     value = SPEC["batching"]["properties"]["preemption"]["properties"]["swapThresholdTokens"][bound]
-    read = engine_reads(spec_of(batching={"preemption": {"swapThresholdTokens": value}}))
+    read = engine_reads(spec_of(batching={"preemption": {"swapThresholdTokens": value}}, kvCache=SWAP_SPACE))
     assert read["swap_threshold_tokens"] == value
 
 

@@ -1,6 +1,7 @@
 """The InferencePool schema, tried on a real API server: what it takes, what it refuses and with which words."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ EVERYTHING: dict[str, Any] = {
         "maxBatchTokens": 512,
         "chunkedPrefillTokens": 512,
         "maxQueuedRequests": 0,
-        "preemption": {"mode": "Swap", "swapThresholdTokens": 0},
+        "preemption": {"mode": "Auto", "swapThresholdTokens": 0},
     },
     "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "4Gi", "prefixCache": "Disabled"},
     "resources": {
@@ -205,6 +206,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.kvCache.memoryPercent",
         "memoryPercent or size",
     ),
+    "swap_without_space": (
+        {"batching": {"preemption": {"mode": "Swap"}}},
+        "spec.batching.preemption.mode",
+        "needs kvCache.swapSpace",
+    ),
+    "swap_threshold_without_space": (
+        {"batching": {"preemption": {"swapThresholdTokens": 500}}, "kvCache": {"blockTokens": 16}},
+        "spec.batching.preemption.swapThresholdTokens",
+        "needs kvCache.swapSpace",
+    ),
+    "swap_threshold_of_all": (
+        {"batching": {"preemption": {"mode": "Swap", "swapThresholdTokens": 500}}, "kvCache": {"swapSpace": "1Gi"}},
+        "spec.batching.preemption.swapThresholdTokens",
+        "with mode Auto only",
+    ),
+    "swap_threshold_of_none": (
+        {"batching": {"preemption": {"mode": "Recompute", "swapThresholdTokens": 500}}, "kvCache": {"swapSpace": 1}},
+        "spec.batching.preemption.swapThresholdTokens",
+        "with mode Auto only",
+    ),
+    "swap_space_for_nothing": (
+        {"batching": {"preemption": {"mode": "Recompute"}}, "kvCache": {"swapSpace": "1Gi", "prefixCache": "Disabled"}},
+        "spec.kvCache.swapSpace",
+        "would stay empty",
+    ),
     "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0"),
     "odd_block": ({"kvCache": {"blockTokens": 17}}, "spec.kvCache.blockTokens", "supported values"),
     "unknown_prefix_cache": ({"kvCache": {"prefixCache": "Tree"}}, "spec.kvCache.prefixCache", "Radix"),
@@ -297,6 +323,37 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "unknown field",
     ),
 }
+
+
+SWAPPING: list[dict[str, Any]] = [
+    {"kvCache": {"swapSpace": "1Gi"}},
+    {"batching": {"preemption": {"mode": "Recompute"}}},
+    {"batching": {"preemption": {"mode": "Auto"}}},
+    {"batching": {"preemption": {"mode": "Swap"}}, "kvCache": {"swapSpace": 1073741824, "prefixCache": "Disabled"}},
+    {"batching": {"preemption": {"mode": "Recompute"}}, "kvCache": {"swapSpace": "1Gi"}},
+    {"batching": {"preemption": {"swapThresholdTokens": 500}}, "kvCache": {"swapSpace": "1Gi"}},
+]
+
+
+@pytest.mark.parametrize("spec", SWAPPING, ids=json.dumps)
+def test_preemption_and_swap_space_that_have_an_effect_are_accepted(pools: Pools, spec: dict[str, Any]) -> None:
+    assert pools.create(pool(spec))["spec"].items() >= spec.items()
+
+
+def written_pools() -> Iterator[Any]:
+    """Every pool in the examples and in the pages."""
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.yaml")]:
+        text = path.read_text()
+        parts = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if path.suffix == ".md" else [text]
+        for document in (document for part in parts for document in yaml.safe_load_all(part)):
+            if isinstance(document, dict) and document.get("kind") == "InferencePool":
+                yield pytest.param(document, id=f"{path.name}:{document['metadata']['name']}")
+
+
+@pytest.mark.parametrize("written", list(written_pools()))
+def test_every_pool_of_the_pages_is_accepted(pools: Pools, written: dict[str, Any]) -> None:
+    written["metadata"]["namespace"] = NAMESPACE
+    assert pools.create(written)["spec"]["model"] == written["spec"]["model"]
 
 
 @pytest.mark.parametrize("what", REFUSED)

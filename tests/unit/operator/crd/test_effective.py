@@ -193,9 +193,10 @@ def test_preemption_is_auto_with_a_measured_threshold_and_no_swap_space() -> Non
 
 
 def test_explicit_preemption_wins() -> None:
-    batching = effective_of(batching={"preemption": {"mode": "Swap", "swapThresholdTokens": 0}}).batching
-    assert batching.preemption_mode is PreemptionMode.SWAP
-    assert batching.swap_threshold_tokens == 0
+    swap = effective_of(batching={"preemption": {"mode": "Swap"}}, kvCache={"swapSpace": "1Gi"}).batching
+    assert swap.preemption_mode is PreemptionMode.SWAP
+    auto = effective_of(batching={"preemption": {"swapThresholdTokens": 0}}, kvCache={"swapSpace": "1Gi"}).batching
+    assert auto.swap_threshold_tokens == 0
 
 
 def test_the_accelerator_is_the_default_one_on_a_gpu_and_none_on_a_cpu() -> None:
