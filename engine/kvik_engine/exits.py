@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from kvik_engine.errors import StartError
 
 EXIT_START_ERROR = 78
 """Starting again unchanged cannot help."""
+EXIT_NO_READER = 128 + signal.SIGPIPE
+"""As a shell shows a program that SIGPIPE ended."""
 TERMINATION_LOG = Path("/dev/termination-log")
 _MAX_BYTES = 4096
 

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from kvik_engine import __version__
 from kvik_engine.errors import StartError
-from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.exits import EXIT_NO_READER, EXIT_START_ERROR, report_start_error
 
 _COMMANDS = {name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simulate", "model", "drain", "version")}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run one command; its exit code. Quiet when nobody reads what it prints any more, as in `kvik plan ... | head`."""
+    try:
+        try:
+            return _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()  # here, where it can be caught, also behind --help
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails, too
+        return EXIT_NO_READER
+
+
+def _run(arguments: list[str]) -> int:
     chosen = _load([next((a for a in arguments if not a.startswith("-")), "")])
     parser = _parser(chosen or _load([*_COMMANDS, *_extra()]))
     options = parser.parse_args(arguments)
