@@ -88,28 +88,57 @@ RANGES = [
     chat("stream is a word", "stream", stream="yes"),
 ]
 
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CONSTRAINTS: list[tuple[str, Any]] = [
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}),
+    ("response_format", {"type": "json_schema", "json_schema": {}}),
+    ("response_format", {"type": "structural_tag", "structures": []}),
+    ("response_format", {"type": "grammar", "grammar": "root ::= 'a'"}),
+    ("response_format", {"type": "regex", "regex": "a+"}),
+    ("response_format", {}),
+    ("response_format", "json_object"),
+    ("structured_outputs", {"regex": "a+"}),
+    ("structural_tag", "{}"),
+    ("guided_json", _SCHEMA),
+    ("guided_json", "{}"),
+    ("guided_json", {}),
+    ("guided_json_object", True),
+    ("guided_regex", "a+"),
+    ("guided_choice", ["a", "b"]),
+    ("guided_grammar", "root ::= 'a'"),
+    ("guided_decoding", {"choice": ["a"]}),
+    ("guided_decoding_backend", "xgrammar"),
+    ("guided_whitespace_pattern", " ?"),
+    ("json_schema", _SCHEMA),
+    ("json_schema", {}),
+    ("regex", "a+"),
+    ("ebnf", "root ::= 'a'"),
+    ("grammar", "root ::= 'a'"),
+    ("grammar", {"type": "json", "value": _SCHEMA}),
+    ("nvext", {"guided_json": _SCHEMA}),
+    ("nvext", {"top_k": 1, "guided_choice": ["a"]}),
+]
+"""What asks for constrained output, by the fields of several servers: none may be dropped in silence."""
+
 UNSUPPORTED = [
+    *(
+        make(f"{field}={value!r}", field, **{field: value})
+        for make in (chat, completion)
+        for field, value in CONSTRAINTS
+    ),
     chat("tools", "tools", tools=[{"type": "function", "function": {"name": "f"}}]),
     chat("functions", "functions", functions=[{"name": "f"}]),
     chat("tool_choice required", "tool_choice", tool_choice="required"),
     chat("tool_choice of a function", "tool_choice", tool_choice={"type": "function", "function": {"name": "f"}}),
     chat("function_call of a function", "function_call", function_call={"name": "f"}),
-    chat("response_format json_object", "response_format", response_format={"type": "json_object"}),
-    chat("response_format json_schema", "response_format", response_format={"type": "json_schema", "json_schema": {}}),
     chat("audio", "audio", audio={"voice": "alloy", "format": "wav"}),
     chat("audio modality", "modalities", modalities=["text", "audio"]),
     chat("prompt_logprobs", "prompt_logprobs", prompt_logprobs=1),
     chat("beam search", "use_beam_search", use_beam_search=True),
-    chat("structured outputs", "structured_outputs", structured_outputs={"regex": "a+"}),
-    chat("a regex", "regex", regex="a+"),
-    chat("a JSON schema", "json_schema", json_schema={"type": "object"}),
-    chat("an empty JSON schema", "json_schema", json_schema={}),
-    chat("a grammar", "ebnf", ebnf="root ::= 'a'"),
     chat("typical_p", "typical_p", typical_p=0.5),
     chat("a length penalty", "length_penalty", length_penalty=2),
     chat("a logits processor", "logits_processors", logits_processors=["x"]),
-    chat("guided_json", "guided_json", guided_json={"a": 1}),
-    chat("an empty guided_json", "guided_json", guided_json={}),
     chat("a chat template", "chat_template", chat_template="{{ 1 }}"),
     chat("template arguments", "chat_template_kwargs", chat_template_kwargs={"tokenize": True}),
     chat("no generation prompt", "add_generation_prompt", add_generation_prompt=False),
@@ -191,5 +220,13 @@ HARMLESS: list[dict[str, Any]] = [
     {"stream": False, "parallel_tool_calls": True, "reasoning_effort": "low", "model": None},
     {"temperature": 1, "top_p": 1, "presence_penalty": 0, "seed": (1 << 63) - 1, "n": 1, "top_logprobs": None},
     {"top_k": _HUGE, "min_p": 0},
+    {
+        "structured_outputs": {},
+        "guided_json": None,
+        "guided_regex": "",
+        "guided_choice": [],
+        "guided_json_object": False,
+    },
+    {"nvext": {"top_k": 4}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
 ]
 """Fields of a chat that change nothing: OpenAI's clients send them."""

@@ -50,24 +50,31 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     allowed_token_ids: Any = None
     bad_words: Any = None
     best_of: int | None = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
     prompt_logprobs: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
-    regex: Any = None
-    json_schema: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
     logits_processors: Any = None
     typical_p: Any = None
     length_penalty: Any = None
     skip_special_tokens: Any = None
     echo: Any = None
+
+    response_format: Any = None
+    structured_outputs: Any = None
+    structural_tag: Any = None
+    guided_json: Any = None
+    guided_json_object: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_decoding: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+    json_schema: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    grammar: Any = None
+    nvext: Any = None
 
 
 class TextPart(msgspec.Struct):
@@ -147,30 +154,46 @@ def _text_format(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text"
 
 
+def _unguided(value: Any) -> bool:
+    return isinstance(value, dict) and not any(key.startswith("guided_") for key in value)
+
+
+CONSTRAINED_OUTPUT: dict[str, Callable[[Any], bool]] = {
+    "response_format": _text_format,
+    "structured_outputs": _nothing,
+    "structural_tag": _nothing,
+    "guided_json": _never,
+    "guided_json_object": lambda v: v is False,
+    "guided_regex": _nothing,
+    "guided_choice": _nothing,
+    "guided_grammar": _nothing,
+    "guided_decoding": _nothing,
+    "guided_decoding_backend": _nothing,
+    "guided_whitespace_pattern": _nothing,
+    "json_schema": _never,
+    "regex": _nothing,
+    "ebnf": _nothing,
+    "grammar": _nothing,
+    "nvext": _unguided,
+}
+"""How clients of OpenAI, vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM and NIM ask for constrained output. An empty JSON
+schema asks for JSON."""
+
 HARMLESS: dict[str, Callable[[Any], bool]] = {
+    **CONSTRAINED_OUTPUT,
     "tools": _nothing,
     "functions": _nothing,
     "tool_choice": lambda v: v in ("none", "auto"),
     "function_call": lambda v: v in ("none", "auto"),
-    "response_format": _text_format,
     "audio": _nothing,
     "modalities": lambda v: v == ["text"] or not v,
     "suffix": lambda v: v == "",
     "echo": lambda v: v is False,
     "prompt_logprobs": _never,
     "use_beam_search": lambda v: v is False,
-    "structured_outputs": _nothing,
-    "regex": _nothing,
-    "json_schema": _never,
-    "ebnf": _nothing,
-    "structural_tag": _nothing,
     "logits_processors": _nothing,
     "typical_p": lambda v: v == 1,
     "length_penalty": lambda v: v == 1,
-    "guided_choice": _nothing,
-    "guided_grammar": _nothing,
-    "guided_json": _never,
-    "guided_regex": _nothing,
     "allowed_token_ids": _nothing,
     "bad_words": _nothing,
     "truncate_prompt_tokens": _never,
@@ -182,7 +205,7 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "documents": _nothing,
     "web_search_options": _never,
 }
-"""Unsupported fields, and which of their values change nothing. An empty JSON schema does: it asks for JSON."""
+"""Unsupported fields, and which of their values change nothing."""
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kvik_engine.api.completions import split_prompts
 from kvik_engine.api.fitting import fit
 from kvik_engine.api.sampling_fields import Sampling, ServedModel, resolve_sampling
-from kvik_engine.api.schema import HARMLESS, ChatRequest, CompletionRequest, parse
+from kvik_engine.api.schema import CONSTRAINED_OUTPUT, HARMLESS, ChatRequest, CompletionRequest, parse
 from kvik_engine.errors import UserError
+from tests.support import corpus
 
 MODEL = ServedModel(vocab_size=258, stop_token_ids=(257,), slo_class=1, max_choices=6)
 CONTEXT = 64
@@ -120,3 +121,8 @@ def test_a_fitted_request_never_exceeds_the_context(length: int, wanted: int | N
 def test_every_unsupported_field_belongs_to_a_request(field: str) -> None:
     """Else it would be ignored silently, as an unknown one."""
     assert field in CHAT_FIELDS or field in COMPLETION_FIELDS
+
+
+def test_every_way_to_constrain_the_output_is_tried_on_both_paths() -> None:
+    assert {field for field, _ in corpus.CONSTRAINTS} == set(CONSTRAINED_OUTPUT)
+    assert set(CONSTRAINED_OUTPUT) <= {*CHAT_FIELDS} & {*COMPLETION_FIELDS}
