@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kvik_engine.kv.manager import Prepared, Tables
 from kvik_engine.request import Branch, Request
 from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, SwapIn, SwapOut, TableChange
-
-
-class PlannedWork(NamedTuple):
-    """Tokens up to `upto` are computed for `branches`: the one that works, then the forks that start from it.
-
-    With `samples`, all of them sample. A preempted branch is not started again before the step is settled.
-    """
-
-    branches: tuple[Branch, ...]
-    upto: int
-    samples: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +15,10 @@ class PlannedStep:
     """A step that is launched and not settled."""
 
     step: int
-    work: tuple[PlannedWork, ...]
+    work: tuple[RowWork, ...]
+    branches: tuple[tuple[Branch, ...], ...]
+    """Of each work: the one that computes, then the forks that start from it. If it samples, all of them do. A
+    preempted branch is not started again before the step is settled."""
     prefill_tokens: int
 
 
@@ -60,7 +51,7 @@ class PlanBuilder:
     scheduled: set[Request] = field(default_factory=set)
     prefill_tokens: int = 0
     _work: list[RowWork] = field(default_factory=list)
-    _planned: list[PlannedWork] = field(default_factory=list)
+    _branches: list[tuple[Branch, ...]] = field(default_factory=list)
     _started: list[RowStart] = field(default_factory=list)
     _forks: list[RowFork] = field(default_factory=list)
     _copies: list[BlockCopy] = field(default_factory=list)
@@ -85,16 +76,16 @@ class PlanBuilder:
     def fork(self, source: Branch, target: Branch, tables: Tables) -> None:
         self._forks.append(RowFork(_row(target), _row(source), target.choice, tables))
 
-    def work(self, branch: Branch, upto: int, prepared: Prepared, *, forks: list[Branch], samples: bool) -> None:
+    def work(self, branch: Branch, upto: int, prepared: Prepared, *, forks: Sequence[Branch], samples: bool) -> None:
         """`branch` computes its tokens up to `upto`; with `samples`, it and its fresh `forks` sample the next one."""
         row, start = _row(branch), branch.scheduled
         branches = (branch, *forks)
         for target in branches:
             target.plan(upto, self.step, samples=samples)
-        rows = (row, *[_row(fork) for fork in forks]) if samples else ()
+        rows = tuple(map(_row, branches)) if samples else ()
         from_last_sample = start >= branch.row_tokens
         self._work.append(RowWork(row, start, upto - start, from_last_sample, prepared.new_blocks, rows))
-        self._planned.append(PlannedWork(branches, upto, samples))
+        self._branches.append(branches)
         for own in prepared.copies:
             self._copies.append(own.copy)
             self._changes.append(TableChange(row, own.group, own.index, own.copy.target))
@@ -115,7 +106,7 @@ class PlanBuilder:
         )
 
     def record(self) -> PlannedStep:
-        return PlannedStep(self.step, tuple(self._planned), self.prefill_tokens)
+        return PlannedStep(self.step, tuple(self._work), tuple(self._branches), self.prefill_tokens)
 
 
 def _row(branch: Branch) -> Row:

@@ -13,26 +13,27 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.offload import NoOffload, Offload
 from kvik_engine.kv.prefix_cache import Hit
-from kvik_engine.request import Branch, Finish, Life, Request
-from kvik_engine.scheduler import admission, shares
+from kvik_engine.request import Branch, Life, Request
+from kvik_engine.scheduler import admission, settling, shares
 from kvik_engine.scheduler.batching import Batching, ContinuousBatching
 from kvik_engine.scheduler.beginning import begin_step
 from kvik_engine.scheduler.fairness import ServiceCounters
 from kvik_engine.scheduler.limits import Limits
-from kvik_engine.scheduler.news import Counters, News
+from kvik_engine.scheduler.making_room import get_blocks, make_way
+from kvik_engine.scheduler.news import News
 from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
 from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
-from kvik_engine.scheduler.preemption import PIN_AFTER, OutputLengths, choose_victim, enough_victims
+from kvik_engine.scheduler.preemption import PIN_AFTER
 from kvik_engine.scheduler.room import PagedRoom, Room
 from kvik_engine.scheduler.rows import Rows
+from kvik_engine.scheduler.state import State
 from kvik_engine.scheduler.tiers import tier_of, turn_of
-from kvik_engine.step import Sample, StepPlan, StepResult
+from kvik_engine.step import StepPlan, StepResult
 
 
 class Scheduler:
@@ -48,21 +49,26 @@ class Scheduler:
         room: Room | None = None,
     ) -> None:
         """By default continuous batching over paged memory, and what is preempted is computed again."""
+        served = ServiceCounters()
+        self._state = state = State(
+            kv=kv,
+            offload=offload or NoOffload(),
+            rows=Rows(limits.max_requests),
+            served=served,
+            waiting=WaitingQueue(PIN_AFTER, served),
+        )
         self.kv = kv
-        self.offload = offload or NoOffload()
-        self.counters = Counters()
-        self.waiting = WaitingQueue(PIN_AFTER, served := ServiceCounters())
+        self.offload = state.offload
+        self.counters = state.counters
+        self.waiting = state.waiting
+        self.running = state.running
         self._served = served
-        self.running: list[Request] = []
+        self._rows = state.rows
         self._limits = limits
         self._batching = batching or ContinuousBatching()
         self._room = room or PagedRoom()
-        self._lengths = OutputLengths()
-        self._rows = Rows(limits.max_requests)
         self._in_flight: deque[PlannedStep] = deque()
         self._step = 0
-        self._full_from: int | None = None
-        """The pool-full episode: the best class that lost a request, from then until any request ends."""
 
     @property
     def in_flight(self) -> int:
@@ -98,10 +104,7 @@ class Scheduler:
 
         `accepted_outputs`: later outputs lie behind a stop string; the prefix cache forgets them.
         """
-        for branch in request.live:
-            if choice is None or branch.choice == choice:
-                accepted = None if accepted_outputs is None else request.prompt_length + accepted_outputs
-                self._end(branch, Finish.ABORTED, accepted)
+        settling.abort(self._state, request, choice, accepted_outputs)
 
     def plan(self, now: float) -> StepPlan | None:
         """Plan the next step; None when nothing can be computed now."""
@@ -129,20 +132,7 @@ class Scheduler:
     def settle(self, result: StepResult) -> tuple[list[News], int]:
         """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""
         planned = self._in_flight.popleft()
-        assert planned.step == result.step, "results come in the order of the plans"
-        samples = iter(result.samples)
-        news: list[News] = []
-        for work in planned.work:
-            for branch in work.branches:
-                if branch.life is Life.RUNNING:
-                    branch.settle(work.upto)
-                    self.kv.commit(branch)
-            if work.samples:
-                for branch in work.branches:
-                    self._take(branch, next(samples), news)
-        self.kv.settle(planned.step)
-        self.offload.settle(planned.step, result.seconds, planned.prefill_tokens)
-        return news, planned.prefill_tokens
+        return settling.settle(self._state, planned, result), planned.prefill_tokens
 
     def _begin(self, now: float) -> PlanBuilder:
         interactive_waits = bool(len(self.waiting.of_class(shares.INTERACTIVE)))
@@ -165,29 +155,12 @@ class Scheduler:
         for candidate in self.waiting.candidates(step.now):
             if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
                 return False
-            victims = self._victims_for(step, candidate.request)
-            for victim in victims:
-                self._preempt(step, victim)
-            if victims:
-                self.waiting.promise(candidate.request)
+            if make_way(self._state, step, candidate.request, partial(self._can_start, step, candidate.request)):
                 return True
             step.too_large.add(candidate.request)
             if candidate.blocks_from == SLO_CLASSES[0]:
                 return False
         return False
-
-    def _victims_for(self, step: PlanBuilder, waiting: Request) -> list[Request]:
-        """Running requests of a lower class that make room for `waiting`; none when that is not enough."""
-
-        def enough(victims: Sequence[Request]) -> bool:
-            branches = [branch for victim in victims for branch in victim.live]
-            can_start = partial(self._can_start, step, waiting, more_rows=len(branches))
-            returning = self.kv.returning
-            if not can_start(more_blocks=returning + sum(map(self.kv.held, branches))):
-                return False  # asked at every step while it waits, and counting who shares which block takes long
-            return can_start(more_blocks=returning + self.kv.reclaimable(branches))
-
-        return enough_victims(self.running, waiting=waiting, enough=enough, p75=self._lengths.p75, now=step.now)
 
     def _plan_decode(self, step: PlanBuilder, branch: Branch) -> None:
         if branch.life is Life.RUNNING and step.tokens_left:
@@ -276,7 +249,7 @@ class Scheduler:
             hit=hit,
             owed=sum(step.owed.values()),
             more_blocks=more_blocks,
-            pool_was_full=self._full_from is not None and request.slo_class >= self._full_from,
+            pool_was_full=self._state.full_from is not None and request.slo_class >= self._state.full_from,
         )
 
     def _may_start(self, branch: Branch) -> bool:
@@ -305,7 +278,7 @@ class Scheduler:
         def missing() -> int:
             return kv.between(shared, upto) if forks else kv.to_start(hit, upto)
 
-        if not self._get_blocks(step, request, missing):
+        if not get_blocks(self._state, step, request, missing):
             return
         if forks:
             assert request.leader is not None
@@ -324,7 +297,7 @@ class Scheduler:
         load = self.offload.find(branch, hit)
         if load is None:
             return False
-        if self._get_blocks(step, branch.request, lambda: load.missing):
+        if get_blocks(self._state, step, branch.request, lambda: load.missing):
             step.scheduled.add(branch.request)
             return self.offload.begin(load, step.step)
         return True
@@ -333,7 +306,7 @@ class Scheduler:
         """All blocks of a Loading branch are filled: compute its next chunk."""
         kv, known = self.kv, branch.scheduled
         upto = min(branch.known, known + min(step.prefill_left, step.tokens_left))
-        if self._get_blocks(step, branch.request, lambda: kv.missing(branch, upto)):
+        if get_blocks(self._state, step, branch.request, lambda: kv.missing(branch, upto)):
             self.offload.started(branch)
             branch.start(len(branch.tokens), computed=known, scheduled=known)
             step.start(branch, kv.tables(branch))
@@ -373,7 +346,7 @@ class Scheduler:
         upto = branch.scheduled + length
         prepared = self.kv.no_change
         if not self.kv.has_room(branch, upto):
-            if not self._get_blocks(step, request, lambda: self.kv.missing(branch, upto)):
+            if not get_blocks(self._state, step, request, lambda: self.kv.missing(branch, upto)):
                 return False
             prepared = self.kv.prepare(branch, upto, step.step)
         forks: list[Branch] = []
@@ -385,84 +358,6 @@ class Scheduler:
             step.fork(branch, fork, tables)
         step.work(branch, upto, prepared, forks=forks, samples=upto == branch.known)
         return True
-
-    def _get_blocks(self, step: PlanBuilder, needy: Request, missing: Callable[[], int]) -> bool:
-        """Make `missing()` blocks available, by preemption if need be. False: wait, or `needy` itself gave way.
-
-        Blocks of a victim that a planned step still works on come back when that is settled: wait, and preempt no more.
-        """
-        while (lacking := missing()) and lacking + step.owed_to_others(needy) > self.kv.pool.available:
-            if lacking + step.owed_to_others(needy) <= self.kv.pool.available + self.kv.returning:
-                return False
-            victim = choose_victim(
-                self.running,
-                needy=needy,
-                head=step.head,
-                scheduled=step.scheduled,
-                p75=self._lengths.p75,
-                now=step.now,
-            )
-            if victim is None:
-                return False
-            self._preempt(step, victim)
-            self._note_full(victim)
-            if victim is needy:
-                return False
-        return True
-
-    def _preempt(self, step: PlanBuilder, victim: Request) -> None:
-        """Take rows and blocks from a request; it keeps its tokens. Their KV is kept elsewhere or computed again."""
-        self.counters.swaps += self.offload.give_way(victim, step.step)
-        for branch in victim.live:
-            self.kv.release(branch)
-            self._rows.give_back(branch)
-            if branch.life is not Life.WAITING:
-                branch.preempt()
-        self.running.remove(victim)
-        victim.preempt()
-        self.waiting.add(victim)
-        step.owed.pop(victim, None)
-        self.counters.preemptions += 1
-
-    def _note_full(self, victim: Request) -> None:
-        """Until a request ends, nothing of the victim's class or below starts unless all of it surely fits."""
-        self._full_from = victim.slo_class if self._full_from is None else min(self._full_from, victim.slo_class)
-
-    def _take(self, branch: Branch, sample: Sample, news: list[News]) -> None:
-        """Accept one sample. Samples of branches that ended meanwhile are dropped."""
-        branch.pending -= 1
-        if branch.life is Life.FINISHED:
-            return
-        request = branch.request
-        if sample.error is not None:
-            for live in request.live:
-                self._end(live, Finish.ERROR, accepted=0)
-                news.append(News(live, sample, Finish.ERROR))
-            return
-        branch.tokens.append(sample.token)
-        self.counters.generation_tokens += 1
-        self._served.charge(request.slo_class, request.tenant, output_tokens=1)
-        stop = sample.token in request.stop_ids
-        finish = Finish.STOP if stop else Finish.LENGTH if len(branch.tokens) >= request.token_limit else None
-        if finish is not None:
-            self._lengths.add(branch.outputs)
-            self._end(branch, finish)
-        news.append(News(branch, sample, finish, stop))
-
-    def _end(self, branch: Branch, finish: Finish, accepted: int | None = None) -> None:
-        """End a branch, and its request with the last one."""
-        request = branch.request
-        self.kv.release(branch, accepted)
-        self.offload.end(branch, accepted)
-        self._rows.give_back(branch)
-        branch.end(finish)
-        if request.live:
-            return
-        if request.life is Life.RUNNING:
-            self.running.remove(request)
-        self.waiting.remove(request)
-        request.end()
-        self._full_from = None
 
     def _count_prefix_hit(self, request: Request, cached_tokens: int) -> None:
         """A branch of a request has started, the first one for the first time or another."""
