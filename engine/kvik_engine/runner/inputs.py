@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.runner.rows import RowTable
-from kvik_engine.sampling.batch import SamplingBatch, SamplingRow, penalised
+from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
 from kvik_engine.step import Row, RowWork
 
 
@@ -36,42 +37,49 @@ class SamplingInputs:
     source: Tensor | None
     """int64 [rows that sample]: index into last_tokens; None when it would count 0, 1, 2, ... (no forks)."""
     rows: Sequence[Row]
-    positions: Sequence[int]
-    """Where each row's sample is appended: also the number of tokens that it knows before."""
+    places: Tensor
+    """int64 [rows that sample]: where each sample is appended (RowTable.append_tokens)."""
     batch: SamplingBatch
 
 
 def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[int | None]) -> StepInputs:
     """`works` is not empty; `windows` are those of the KV groups. A row's last sample lies behind its other tokens in
-    the same table, so that a work `from_last_sample` is gathered like any other."""
+    the same table, so that a work `from_last_sample` is gathered like any other.
+
+    Indices are computed on the host, where small arrays cost little; the device only looks up tokens and tables.
+    """
     device = rows.tokens.device
-    starts = np.array([work.start for work in works])
-    lengths = np.array([work.length for work in works])
-    query_starts = np.concatenate(([0], np.cumsum(lengths)))
-    row_of_token = np.repeat([work.row for work in works], lengths)
-    positions = np.arange(query_starts[-1]) - np.repeat(query_starts[:-1] - starts, lengths)
-    places = torch.from_numpy(np.stack((row_of_token, positions))).to(device)
-    widest = -(-int((starts + lengths).max()) // rows.block_tokens)
-    row_of_work = torch.tensor([work.row for work in works]).to(device)
+    work_rows, starts, lengths, *_ = zip(*works, strict=True)
+    row_ids, first, count = np.array(work_rows), np.array(starts), np.array(lengths)
+    ends = first + count
+    query_starts = np.zeros(len(works) + 1, dtype=np.int64)
+    count.cumsum(out=query_starts[1:])
+    row_of_token = row_ids.repeat(count)
+    positions = np.arange(query_starts[-1]) + (first - query_starts[:-1]).repeat(count)
+    blocks, offsets = np.divmod(positions, rows.block_tokens)
+    token_places, at_positions, at_rows = _to_device(
+        device, rows.token_places(row_of_token, positions), positions, row_ids
+    )
     on_device = {
         "query_starts": torch.from_numpy(query_starts.astype(np.int32)).to(device),
-        "seq_lens": torch.from_numpy((starts + lengths).astype(np.int32)).to(device),
+        "seq_lens": torch.from_numpy(ends.astype(np.int32)).to(device),
     }
-    start_list, length_list = starts.tolist(), lengths.tolist()
-    block_of_token, offsets = places[1] // rows.block_tokens, places[1] % rows.block_tokens
+    widest = -(-int(ends.max()) // rows.block_tokens)
     return StepInputs(
-        token_ids=rows.tokens[places[0], places[1]].long(),
-        positions=places[1],
+        token_ids=rows.tokens.view(-1).index_select(0, token_places).long(),
+        positions=at_positions,
         attention=[
             AttentionBatch(
-                starts=start_list,
-                lengths=length_list,
-                block_tables=table[row_of_work, :widest],
-                slots=table[places[0], block_of_token].long() * rows.block_tokens + offsets,
+                starts=starts,
+                lengths=lengths,
+                block_tables=on_device_table[:, :widest].index_select(0, at_rows),
+                slots=torch.from_numpy(
+                    table[row_of_token, blocks].astype(np.int64) * rows.block_tokens + offsets
+                ).to(device),
                 window=window,
                 **on_device,
             )
-            for table, window in zip(rows.block_tables, windows, strict=True)
+            for table, on_device_table, window in zip(rows.host_tables, rows.block_tables, windows, strict=True)
         ],
     )
 
@@ -82,32 +90,44 @@ def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs 
     source: list[int] = []
     sampling: list[Row] = []
     described: list[SamplingRow] = []
+    penalised: list[int] = []
     end = 0
-    for work in works:
-        end += work.length
-        for row in work.sampled_rows:
+    for _, start, length, _, _, sampled_rows in works:
+        end += length
+        for row in sampled_rows:
             state = rows[row]
             source.append(len(last_tokens))
             sampling.append(row)
-            described.append(SamplingRow(state.params, state.choice, state.prompt_length, work.start + work.length))
-        if work.sampled_rows:
+            described.append(SamplingRow(state.params, state.choice, state.prompt_length, start + length))
+            if state.penalised:
+                penalised.append(len(described) - 1)
+        if sampled_rows:
             last_tokens.append(end - 1)
     if not sampling:
         return None
-    device = rows.tokens.device
+    places = rows.token_places(np.array(sampling), np.array([one.length for one in described]))
+    at_last, at_source, at_places = _to_device(
+        rows.tokens.device, np.array(last_tokens), np.array(source), places
+    )
     return SamplingInputs(
-        last_tokens=torch.tensor(last_tokens).to(device),
-        source=None if len(last_tokens) == len(sampling) else torch.tensor(source).to(device),
+        last_tokens=at_last,
+        source=None if len(last_tokens) == len(sampling) else at_source,
         rows=sampling,
-        positions=[one.length for one in described],
-        batch=SamplingBatch(rows=described, tokens=_tokens_of_penalised(sampling, described, rows)),
+        places=at_places,
+        batch=SamplingBatch(rows=described, tokens=_tokens_of_penalised(penalised, sampling, described, rows)),
     )
 
 
-def _tokens_of_penalised(sampling: Sequence[Row], described: Sequence[SamplingRow], rows: RowTable) -> Tensor:
-    """See SamplingBatch.tokens."""
-    chosen = [(row, one.length) for row, one in zip(sampling, described, strict=True) if penalised(one.params)]
-    if not chosen:
+def _tokens_of_penalised(
+    penalised: Sequence[int], sampling: Sequence[Row], described: Sequence[SamplingRow], rows: RowTable
+) -> Tensor:
+    """See SamplingBatch.tokens. `penalised` are indices into the others."""
+    if not penalised:
         return torch.zeros((0, 0), dtype=torch.int64, device=rows.tokens.device)
-    at = torch.tensor([row for row, _ in chosen]).to(rows.tokens.device)
-    return rows.tokens[at, : max(length for _, length in chosen)].long()
+    at = torch.tensor([sampling[index] for index in penalised]).to(rows.tokens.device)
+    return rows.tokens[at, : max(described[index].length for index in penalised)].long()
+
+
+def _to_device(device: torch.device, *arrays: NDArray[np.int64]) -> Sequence[Tensor]:
+    """int64 arrays, in one transfer."""
+    return torch.from_numpy(np.concatenate(arrays)).to(device).split([len(array) for array in arrays])

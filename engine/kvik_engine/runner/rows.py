@@ -1,27 +1,32 @@
-"""Stable rows: what the device keeps of each branch between steps, addressed by Row.
+"""Stable rows: what a runner keeps of each branch between steps, addressed by Row.
 
-Token ids and block tables live on the device, so that a step is gathered there and a sample needs no way over the host.
+Token ids live on the device, so that a step is gathered there and a sample needs no way over the host. Block tables are
+the host's, which finds a step's cache slots in them; attention reads a copy on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
+from kvik_engine.sampling.batch import penalised
 from kvik_engine.step import BlockId, Row, RowFork, RowStart, RowWork, TableChange
 
 
 @dataclass(slots=True)
 class BranchState:
-    """The host's side of a row."""
+    """What stays as it is while a branch has its row, and how long its tables are."""
 
     params: SamplingParams
     choice: int
     prompt_length: int
+    penalised: bool
     blocks: list[int]
     """By KV group, entries of the block table in use."""
 
@@ -33,9 +38,10 @@ class RowTable:
     def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, groups: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
         self.tokens = torch.zeros((rows, max_tokens), dtype=torch.int32, device=device)
-        width = -(-max_tokens // block_tokens)
-        self.block_tables = [torch.zeros((rows, width), dtype=torch.int32, device=device) for _ in range(groups)]
+        self.host_tables = np.zeros((groups, rows, -(-max_tokens // block_tokens)), dtype=np.int32)
         """By KV group: int32 [rows, blocks]."""
+        self.block_tables = torch.zeros(self.host_tables.shape, dtype=torch.int32, device=device)
+        """The same on the device."""
         self._states: dict[Row, BranchState] = {}
 
     def __getitem__(self, row: Row) -> BranchState:
@@ -57,35 +63,34 @@ class RowTable:
         self._take(fork.row, source.params, fork.choice, source.prompt_length, fork.blocks)
         self.tokens[fork.row] = self.tokens[fork.source]
 
-    def append_blocks(self, works: Iterable[RowWork]) -> None:
+    def append_blocks(self, works: Sequence[RowWork]) -> None:
         """Add each work's new blocks to its row's tables."""
-        works = [work for work in works if any(work.new_blocks)]
-        if not works:
-            return
-        for group, table in enumerate(self.block_tables):
-            rows: list[int] = []
-            columns: list[int] = []
-            blocks: list[int] = []
-            for work in works:
-                new = work.new_blocks[group]
-                used = self._states[work.row].blocks
-                rows += [work.row] * len(new)
-                columns += range(used[group], used[group] + len(new))
+        places: list[int] = []
+        blocks: list[BlockId] = []
+        for work in works:
+            if not any(work.new_blocks):
+                continue
+            used = self._states[work.row].blocks
+            for group, new in enumerate(work.new_blocks):
+                place = self._place(group, work.row, used[group])
+                places += range(place, place + len(new))
                 blocks += new
                 used[group] += len(new)
-            _set_entries(table, rows, columns, blocks)
+        if places:
+            self._set_entries(places, blocks)
 
     def change_tables(self, changes: Sequence[TableChange]) -> None:
         """Copy-on-write: a row's shared block gives way to the row's own copy."""
-        for group, table in enumerate(self.block_tables):
-            own = [change for change in changes if change.group == group]
-            if own:
-                _set_entries(table, [one.row for one in own], [one.index for one in own], [one.block for one in own])
+        if changes:
+            self._set_entries([self._place(c.group, c.row, c.index) for c in changes], [c.block for c in changes])
 
-    def append_tokens(self, rows: Sequence[Row], positions: Sequence[int], tokens: Tensor) -> None:
-        """Store one token a row at its position; int64 [rows] on the device."""
-        places = torch.tensor((list(rows), list(positions))).to(self.tokens.device)
-        self.tokens[places[0], places[1]] = tokens.to(torch.int32)
+    def token_places(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices into `tokens` as one vector."""
+        return rows * self.tokens.shape[1] + positions
+
+    def append_tokens(self, places: Tensor, tokens: Tensor) -> None:
+        """Store tokens at their `token_places`: int64 [n], both on the device."""
+        self.tokens.view(-1).index_copy_(0, places, tokens.to(torch.int32))
 
     def _take(
         self,
@@ -96,13 +101,23 @@ class RowTable:
         tables: tuple[tuple[BlockId, ...], ...],
     ) -> None:
         assert row not in self._states, f"row {row} is taken"
-        self._states[row] = BranchState(params, choice, prompt_length, [len(blocks) for blocks in tables])
-        for device_table, blocks in zip(self.block_tables, tables, strict=True):
-            table = torch.zeros(device_table.shape[1], dtype=torch.int32)
-            table[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-            device_table[row] = table.to(device_table.device)
+        self._states[row] = BranchState(
+            params, choice, prompt_length, penalised(params), [len(blocks) for blocks in tables]
+        )
+        self.host_tables[:, row] = 0
+        for table, blocks in zip(self.host_tables, tables, strict=True):
+            table[row, : len(blocks)] = blocks
+        self.block_tables[:, row] = torch.from_numpy(self.host_tables[:, row]).to(self.tokens.device)
 
+    def _place(self, group: int, row: Row, index: int) -> int:
+        """Of a table's entry among all entries of all tables."""
+        _, rows, width = self.host_tables.shape
+        return (group * rows + row) * width + index
 
-def _set_entries(table: Tensor, rows: Sequence[int], columns: Sequence[int], blocks: Sequence[int]) -> None:
-    places = torch.tensor((rows, columns, blocks)).to(table.device)
-    table[places[0], places[1]] = places[2].to(torch.int32)
+    def _set_entries(self, places: Sequence[int], blocks: Sequence[BlockId]) -> None:
+        at, entries = np.array(places), np.array(blocks, dtype=np.int32)
+        self.host_tables.reshape(-1)[at] = entries
+        device = self.tokens.device
+        self.block_tables.view(-1).index_copy_(
+            0, torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device)
+        )

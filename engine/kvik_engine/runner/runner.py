@@ -104,8 +104,7 @@ class ModelRunner:
         for fork in plan.forks:
             rows.fork(fork)
         rows.append_blocks(plan.work)
-        if plan.changes:
-            rows.change_tables(plan.changes)
+        rows.change_tables(plan.changes)
 
     def _run(self, plan: StepPlan, cache: KVCache, rows: RowTable, pending: PendingResult) -> None:
         inputs = gather_inputs(plan.work, rows, cache.layout.windows)
@@ -116,9 +115,9 @@ class ModelRunner:
             self._sample(hidden, sampling, rows, pending)
 
     def _sample(self, hidden: torch.Tensor, inputs: SamplingInputs, rows: RowTable, pending: PendingResult) -> None:
-        logits = self._model.logits(hidden[inputs.last_tokens])
+        logits = self._model.logits(hidden.index_select(0, inputs.last_tokens))
         if inputs.source is not None:
-            logits = logits[inputs.source]
+            logits = logits.index_select(0, inputs.source)
         samples = sample(logits, inputs.batch)
-        rows.append_tokens(inputs.rows, inputs.positions, samples.tokens)
+        rows.append_tokens(inputs.places, samples.tokens)
         pending.sampled(inputs.rows, inputs.batch.rows, samples)
