@@ -56,8 +56,7 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
     count.cumsum(out=query_starts[1:])
     row_of_token = row_ids.repeat(count)
     positions = np.arange(query_starts[-1]) + (first - query_starts[:-1]).repeat(count)
-    blocks, offsets = np.divmod(positions, rows.block_tokens)
-    token_places, at_positions, at_rows = _to_device(
+    at_places, at_positions, at_rows = _to_device(
         device, rows.token_places(row_of_token, positions), positions, row_ids
     )
     on_device = {
@@ -65,21 +64,20 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
         "seq_lens": torch.from_numpy(ends.astype(np.int32)).to(device),
     }
     widest = -(-int(ends.max()) // rows.block_tokens)
+    slots = rows.slots(row_of_token, positions)
     return StepInputs(
-        token_ids=rows.tokens.view(-1).index_select(0, token_places).long(),
+        token_ids=rows.tokens.view(-1).index_select(0, at_places).long(),
         positions=at_positions,
         attention=[
             AttentionBatch(
                 starts=starts,
                 lengths=lengths,
-                block_tables=on_device_table[:, :widest].index_select(0, at_rows),
-                slots=torch.from_numpy(
-                    table[row_of_token, blocks].astype(np.int64) * rows.block_tokens + offsets
-                ).to(device),
+                block_tables=table[:, :widest].index_select(0, at_rows),
+                slots=torch.from_numpy(own_slots).to(device),
                 window=window,
                 **on_device,
             )
-            for table, on_device_table, window in zip(rows.host_tables, rows.block_tables, windows, strict=True)
+            for table, own_slots, window in zip(rows.block_tables, slots, windows, strict=True)
         ],
     )
 
@@ -106,9 +104,7 @@ def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs 
     if not sampling:
         return None
     places = rows.token_places(np.array(sampling), np.array([one.length for one in described]))
-    at_last, at_source, at_places = _to_device(
-        rows.tokens.device, np.array(last_tokens), np.array(source), places
-    )
+    at_last, at_source, at_places = _to_device(rows.tokens.device, np.array(last_tokens), np.array(source), places)
     return SamplingInputs(
         last_tokens=at_last,
         source=None if len(last_tokens) == len(sampling) else at_source,

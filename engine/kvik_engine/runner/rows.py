@@ -88,6 +88,11 @@ class RowTable:
         """Indices into `tokens` as one vector."""
         return rows * self.tokens.shape[1] + positions
 
+    def slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the cache tokens [n] of these rows lie: block * block_tokens + offset, [groups, n]."""
+        index, offset = np.divmod(positions, self.block_tokens)
+        return self.host_tables[:, rows, index].astype(np.int64) * self.block_tokens + offset
+
     def append_tokens(self, places: Tensor, tokens: Tensor) -> None:
         """Store tokens at their `token_places`: int64 [n], both on the device."""
         self.tokens.view(-1).index_copy_(0, places, tokens.to(torch.int32))
@@ -118,6 +123,4 @@ class RowTable:
         at, entries = np.array(places), np.array(blocks, dtype=np.int32)
         self.host_tables.reshape(-1)[at] = entries
         device = self.tokens.device
-        self.block_tables.view(-1).index_copy_(
-            0, torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device)
-        )
+        self.block_tables.view(-1).index_copy_(0, torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device))
