@@ -47,5 +47,5 @@ class ContiguousKVManager(KVManager):
         run = self.find_run(self.reservation(branch.request))
         assert run is not None
         self.pool.take_these(run)
-        self._holdings[branch] = Holding((run,), [0], 0)
+        self._holdings[branch] = Holding((run,), [0], indexed=0, writable=len(run) * self.block_tokens)
         return Started(self.tables(branch), ())

@@ -23,12 +23,19 @@ Tables = tuple[tuple[BlockId, ...], ...]
 
 @dataclass(slots=True)
 class Holding:
-    """What one branch holds: a block table per KV group, and how many leading blocks the prefix cache was told of."""
+    """What one branch holds: a block table per KV group, and how many leading blocks the prefix cache was told of.
+
+    The two token counts spare most steps a look at the tables: nothing changes between two ends of blocks.
+    """
 
     tables: tuple[list[Block], ...]
     firsts: list[int]
     """Per group, the index of the first entry that is not behind the window; those before it are SCRATCH."""
     indexed: int
+    writable: int
+    """Tokens before this one that the branch has yet to compute go to blocks of its own."""
+    due: int = 0
+    """Computed tokens from which on `commit` has something to do."""
 
     @property
     def length(self) -> int:
@@ -79,7 +86,7 @@ class KVManager:
         """What `prepare` gives where `has_room` says that nothing is needed."""
         self._cache = cache
         self._step_tokens = step_tokens
-        self._windows = [index for index, group in enumerate(groups) if group.window is not None]
+        self._windows = {index: group.window for index, group in enumerate(groups) if group.window is not None}
         self._holdings: dict[Branch, Holding] = {}
         self._pinned: dict[int, list[Block]] = {}
         self._settled = 0
@@ -175,7 +182,12 @@ class KVManager:
         for block in hit.shared:
             take(block)
         firsts = [first_needed(group, hit.whole_tokens) for group in self.groups]
-        holding = Holding(tuple(list(blocks) for blocks in hit.blocks), firsts, hit.whole_tokens // self.block_tokens)
+        holding = Holding(
+            tuple(list(blocks) for blocks in hit.blocks),
+            firsts,
+            indexed=hit.whole_tokens // self.block_tokens,
+            writable=hit.whole_tokens,
+        )
         self._holdings[branch] = holding
         copies = self._copy_part(holding, hit.part, step) if hit.part else ()
         return Started(self.tables(branch), copies)
@@ -188,7 +200,7 @@ class KVManager:
         assert branch not in self._holdings
         firsts = [first_needed(group, tokens) for group in self.groups]
         own = tuple([SCRATCH] * first + list(table[first:]) for table, first in zip(tables, firsts, strict=True))
-        holding = Holding(own, firsts, indexed // self.block_tokens)
+        holding = Holding(own, firsts, indexed=indexed // self.block_tokens, writable=tokens)
         for block in holding.blocks():
             assert block is not SCRATCH, "a block of the window is missing"
             self.pool.hold(block)
@@ -211,8 +223,10 @@ class KVManager:
         holding = Holding(
             tuple(table[:count] for table in held.tables),
             list(held.firsts),
-            min(held.indexed, tokens // self.block_tokens),
+            indexed=min(held.indexed, tokens // self.block_tokens),
+            writable=tokens,
         )
+        held.writable = min(held.writable, tokens)
         for block in holding.blocks():
             self.pool.hold(block)
         self._holdings[target] = holding
@@ -224,16 +238,8 @@ class KVManager:
         return tuple(tuple([block.id for block in table]) for table in self._holdings[branch].tables)
 
     def has_room(self, branch: Branch, upto: int) -> bool:
-        """Whether tokens [scheduled, upto) can be written without a new block."""
-        tables = self._holdings[branch].tables
-        if upto > len(tables[0]) * self.block_tokens:
-            return False
-        index, offset = divmod(branch.scheduled, self.block_tokens)
-        if offset:
-            for table in tables:
-                if table[index].holders > 1:
-                    return False
-        return True
+        """Whether tokens [scheduled, upto) can be written without `prepare`, as far as is known at a glance."""
+        return upto <= self._holdings[branch].writable
 
     def missing(self, branch: Branch, upto: int) -> int:
         """Blocks that `prepare` would take, over all groups."""
@@ -248,8 +254,10 @@ class KVManager:
         A shared, partly filled block is copied by its first writer; the last holder writes in place.
         """
         copies = self._own(branch, step)
-        tables = self._holdings[branch].tables
-        lacking = -(-upto // self.block_tokens) - len(tables[0])
+        holding = self._holdings[branch]
+        tables = holding.tables
+        lacking = -(-upto // self.block_tokens) - holding.length
+        holding.writable = (holding.length + max(0, lacking)) * self.block_tokens
         if lacking <= 0:
             return Prepared(self.no_change.new_blocks, copies)
         new_blocks: list[tuple[BlockId, ...]] = []
@@ -265,6 +273,8 @@ class KVManager:
         Steps in flight start behind the computed tokens, so they read nothing that is given back here.
         """
         holding = self._holdings[branch]
+        if branch.computed < holding.due:
+            return
         whole = branch.computed // self.block_tokens
         if whole > holding.indexed:
             self._index(branch, holding, whole * self.block_tokens)
@@ -274,6 +284,8 @@ class KVManager:
                 self.pool.drop(table[index])
                 table[index] = SCRATCH
                 holding.firsts[group] = index + 1
+        behind = [(holding.firsts[group] + 1) * self.block_tokens + window for group, window in self._windows.items()]
+        holding.due = min([(whole + 1) * self.block_tokens, *behind])
 
     def release(self, branch: Branch, accepted: int | None = None) -> None:
         """Give back all blocks: for finish, abort and preemption alike. Tail first, so that a prefix outlives its ends.
