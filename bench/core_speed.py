@@ -2,12 +2,18 @@
 
 Plan, input build, settling and the encoded frame, for rows that all decode; then the KV manager's own operations. Times
 are processor time of one thread, and the best of a few batches, so that other work on the machine hardly shows.
+`--parts` alone says where a step's time goes.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import ParamSpec, TypeVar
+from unittest.mock import patch
 
 import torch
 
@@ -22,20 +28,29 @@ ROWS = (1, 16, 64, 256)
 MOST_SECONDS = {16: 0.3e-3, 256: 2e-3}
 BATCHES = 10
 BATCH_STEPS = 20
+PARTS_STEPS = 200
 PROMPT = 100
 WAITING = 1000
 LONG = 4000
 SIMULATED_STEPS = 10_000
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def step_seconds(*, rows: int, prompt: int = PROMPT, waiting: int = 0) -> float:
-    """Mean over the steps of the best batch, in which all rows decode and `waiting` requests wait."""
+def decoding_core(*, rows: int, prompt: int = PROMPT, waiting: int = 0) -> IdleCore:
+    """All rows decode and `waiting` requests wait."""
     core = IdleCore(rows=rows, blocks=rows * -(-(prompt + OUTPUT) // BLOCK), queued=waiting)
     core.submit(rows, prompt)
     core.until_all_decode(rows)
     core.submit(waiting, prompt)
     core.step()
     assert len(core.core.scheduler.waiting) == waiting
+    return core
+
+
+def step_seconds(*, rows: int, prompt: int = PROMPT, waiting: int = 0) -> float:
+    """Mean over the steps of the best batch."""
+    core = decoding_core(rows=rows, prompt=prompt, waiting=waiting)
     means = []
     for _ in range(BATCHES):
         before = time.thread_time()
@@ -62,6 +77,52 @@ def report_steps(report: Report) -> None:
     report.line(f"step of 64 rows with {WAITING} requests waiting against none", f"x {crowded:.2f}", crowded, most=1.2)
 
 
+class Parts:
+    """Processor seconds of a step's parts: of the calls that are `timed`, the clock's own time included."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def timed(self, part: str, call: Callable[P, R]) -> Callable[P, R]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            before = time.thread_time()
+            result = call(*args, **kwargs)
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.thread_time() - before
+            return result
+
+        return timed
+
+    @contextmanager
+    def of(self, core: IdleCore) -> Iterator[None]:
+        """Time the parts of this core within."""
+        loop, scheduler, runner = core.core, core.core.scheduler, core.runner
+        with ExitStack() as stack:
+            for part, owner, name in (
+                ("plan", scheduler, "plan"),
+                ("rows, inputs and the empty model and sampler", runner, "launch"),
+                ("samples to the host", runner, "collect"),
+                ("settle", scheduler, "settle"),
+                ("counters", loop.stats, "snapshot"),
+                ("frame encoded", core.channel, "send"),
+                ("whole step", loop, "step"),
+            ):
+                stack.enter_context(patch.object(owner, name, self.timed(part, getattr(owner, name))))
+            yield
+
+
+def report_parts(report: Report) -> None:
+    for rows in MOST_SECONDS:
+        core, parts = decoding_core(rows=rows), Parts()
+        with parts.of(core):
+            for _ in range(PARTS_STEPS):
+                core.step()
+        whole = parts.seconds.pop("whole step")
+        parts.seconds["news, gate and the loop itself"] = whole - sum(parts.seconds.values())
+        for part, seconds in parts.seconds.items():
+            each = seconds / PARTS_STEPS
+            report.line(f"of a step of {rows} rows: {part}", f"{each * 1e3:.3f} ms, {seconds / whole:.0%}", each)
+
+
 def report_simulator(report: Report) -> None:
     """The simulator runs the real scheduler and KV manager; at about 16 running requests."""
     settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
@@ -73,12 +134,18 @@ def report_simulator(report: Report) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.core_speed", description=__doc__)
+    parser.add_argument("--parts", action="store_true", help="only where a step's time goes")
+    only_parts = parser.parse_args().parts
     torch.set_num_threads(1)
     report = Report("core_speed", {"prompt tokens": PROMPT, "steps": BATCH_STEPS})
     with no_sampler():
-        report_steps(report)
-    report_kv(report)
-    report_simulator(report)
+        if not only_parts:
+            report_steps(report)
+        report_parts(report)
+    if not only_parts:
+        report_kv(report)
+        report_simulator(report)
     report.write()
     return 0
 

@@ -128,12 +128,12 @@ class IdleCore:
             device_bytes_used=0,
         )
         limits = RunnerLimits(max_requests=rows, max_tokens=CONTEXT, block_tokens=BLOCK)
-        runner = ModelRunner(NoModel(), NoAttention(), limits, facts)
+        self.runner = ModelRunner(NoModel(), NoAttention(), limits, facts)
         self.channel = EncodingChannel()
         self._now = 0.0
         ledger = size(config, facts)
-        runner.allocate(ledger.blocks)
-        self.core: EngineCore = build_core(config, runner, ledger, self.channel, lambda: self._now, overlap=0)
+        self.runner.allocate(ledger.blocks)
+        self.core: EngineCore = build_core(config, self.runner, ledger, self.channel, lambda: self._now, overlap=0)
         self._requests = 0
 
     def submit(self, count: int, prompt_tokens: int) -> None:
