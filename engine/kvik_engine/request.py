@@ -160,15 +160,15 @@ class Branch:
 
     def plan(self, upto: int, step: int, *, samples: bool) -> None:
         """A planned step computes tokens up to `upto` and perhaps samples the next one."""
+        assert self.scheduled <= upto <= len(self.tokens) + self.pending, (self.scheduled, upto, self.known)
         self.scheduled = upto
         self.pending += samples
         self.last_step = step
-        self.check()
 
     def settle(self, upto: int) -> None:
         """A step that computed tokens up to `upto` is done."""
+        assert self.computed <= upto <= self.scheduled, (self.computed, upto, self.scheduled)
         self.computed = upto
-        self.check()
 
     def preempt(self) -> None:
         """Lose row and blocks. Pending samples are still accepted when they come: their KV was right."""

@@ -51,16 +51,16 @@ class NewsByApi:
 
 
 def _output(news: News) -> Output:
-    request = news.branch.request
-    shown = not news.stop and news.sample.error is None
+    branch, sample, finish, stop = news
+    request = branch.request
     return Output(
         request_id=request.key[1],
-        choice=news.branch.choice,
-        tokens=[_token(news.sample)] if shown else [],
-        finish=None if news.finish is None else FinishReason(news.finish.value),
-        stop_tokens=int(news.stop),
+        choice=branch.choice,
+        tokens=[] if stop or sample.error is not None else [_token(sample)],
+        finish=None if finish is None else FinishReason(finish.value),
+        stop_tokens=int(stop),
         cached_tokens=request.cached_tokens or 0,
-        error=news.sample.error,
+        error=sample.error,
     )
 
 

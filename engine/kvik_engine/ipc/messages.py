@@ -69,7 +69,7 @@ class OutputToken(msgspec.Struct, frozen=True, array_like=True):
     top: list[TopLogprob] = []
 
 
-class Output(msgspec.Struct, frozen=True):
+class Output(msgspec.Struct, frozen=True, array_like=True):
     """News of one choice. A stop token that ended the choice is not among `tokens` but is counted in usage by
     `stop_tokens` (1 when a stop token ended it)."""
 

@@ -18,16 +18,17 @@ def begin_step(
 ) -> PlanBuilder:
     """An empty step over the `running` requests, which are in rank order."""
     head = head_of(running)
+    head_decodes: list[Branch] = []
     decodes: list[Branch] = []
     head_prompts: list[Branch] = []
     prompts: dict[int, list[Branch]] = {slo_class: [] for slo_class in SLO_CLASSES}
     for request in running:
         for branch in request.branches:
             if branch.decoding:
-                decodes.append(branch)
+                (head_decodes if request is head else decodes).append(branch)
             elif branch.life in (Life.WAITING, Life.LOADING) or (branch.life is Life.RUNNING and branch.todo):
                 (head_prompts if request is head else prompts[request.slo_class]).append(branch)
-    decodes.sort(key=lambda branch: branch.request is not head)
+    decodes = head_decodes + decodes
     prefilling = {branch.request for branches in (head_prompts, *prompts.values()) for branch in branches}
     interactive_first = interactive_waits or any(request.slo_class == shares.INTERACTIVE for request in prefilling)
     if interactive_first:

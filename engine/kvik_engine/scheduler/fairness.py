@@ -7,6 +7,7 @@ the prefix cache or computed again after preemption are not charged: they are th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 PROMPT_WEIGHT = 1.0
@@ -18,16 +19,19 @@ class ServiceCounters:
     """Weighted tokens by class and tenant. Tenants come from a file of keys, so there are few."""
 
     def __init__(self) -> None:
-        self._served: dict[tuple[int, str], float] = {}
+        self._served: defaultdict[tuple[int, str], float] = defaultdict(float)
         self._last_left: dict[int, str] = {}
 
     def served(self, slo_class: int, tenant: str) -> float:
         return self._served.get((slo_class, tenant), 0.0)
 
-    def charge(self, slo_class: int, tenant: str, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        """The tenant got so many tokens computed."""
-        tokens = PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
-        self._served[slo_class, tenant] = self.served(slo_class, tenant) + tokens
+    def charge_prompt(self, slo_class: int, tenant: str, tokens: int) -> None:
+        """The tenant got so many tokens of a prompt computed."""
+        self._served[slo_class, tenant] += PROMPT_WEIGHT * tokens
+
+    def charge_output(self, slo_class: int, tenant: str) -> None:
+        """The tenant got an output token."""
+        self._served[slo_class, tenant] += OUTPUT_WEIGHT
 
     def joins(self, slo_class: int, tenant: str, waiting: Iterable[str]) -> None:
         """A tenant without a waiting request gets one; `waiting` are those that have some already."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from operator import attrgetter
 
 from kvik_engine.request import Request
 
@@ -38,9 +39,12 @@ class OutputLengths:
         return self._p75
 
 
+_by_class_and_age = attrgetter("slo_class", "arrival", "key")
+
+
 def head_of(running: Iterable[Request]) -> Request | None:
     """The oldest request of the highest class."""
-    return min(running, key=lambda request: (request.slo_class, request.arrival, request.key), default=None)
+    return min(running, key=_by_class_and_age, default=None)
 
 
 def remaining_work(request: Request, p75: int | None) -> int:

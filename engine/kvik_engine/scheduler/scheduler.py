@@ -114,7 +114,8 @@ class Scheduler:
             step = self._begin(now)
         self._plan_head(step)
         for branch in step.decodes:
-            self._plan_decode(step, branch)
+            if branch.life is Life.RUNNING and step.tokens_left:
+                self._schedule(step, branch, 1)
         for slo_class in SLO_CLASSES:
             if slo_class == shares.BATCH and step.interactive_first:
                 step.prefill_left = shares.prefill_share(step.prefill_left)
@@ -161,10 +162,6 @@ class Scheduler:
             if candidate.blocks_from == SLO_CLASSES[0]:
                 return False
         return False
-
-    def _plan_decode(self, step: PlanBuilder, branch: Branch) -> None:
-        if branch.life is Life.RUNNING and step.tokens_left:
-            self._schedule(step, branch, 1)
 
     def _plan_head(self, step: PlanBuilder) -> None:
         """The head's prompt. Shorter prompts that rank before it keep what they can use, up to half of the share."""
@@ -337,7 +334,7 @@ class Scheduler:
         upto = min(upto, request.prompt_length)
         if upto > request.charged_tokens:
             tokens = upto - request.charged_tokens
-            self._served.charge(request.slo_class, request.tenant, prompt_tokens=tokens)
+            self._served.charge_prompt(request.slo_class, request.tenant, tokens)
             request.charged_tokens = upto
 
     def _schedule(self, step: PlanBuilder, branch: Branch, length: int) -> bool:
@@ -349,15 +346,19 @@ class Scheduler:
             if not get_blocks(self._state, step, request, lambda: self.kv.missing(branch, upto)):
                 return False
             prepared = self.kv.prepare(branch, upto, step.step)
-        forks: list[Branch] = []
-        if upto == request.prompt_length and not branch.forked:
-            forks = [fork for fork in request.live if fork.life is Life.WAITING]
-        for fork in forks:
-            tables = self.kv.fork(branch, fork, upto)
-            fork.start(upto, computed=branch.computed, scheduled=upto)
-            step.fork(branch, fork, tables)
+        forks = self._start_forks(step, branch) if upto == request.prompt_length and not branch.forked else ()
         step.work(branch, upto, prepared, forks=forks, samples=upto == branch.known)
         return True
+
+    def _start_forks(self, step: PlanBuilder, leader: Branch) -> list[Branch]:
+        """The other choices start with the prompt's last token, which this step computes."""
+        request = leader.request
+        forks = [fork for fork in request.live if fork.life is Life.WAITING]
+        for fork in forks:
+            tables = self.kv.fork(leader, fork, request.prompt_length)
+            fork.start(request.prompt_length, computed=leader.computed, scheduled=request.prompt_length)
+            step.fork(leader, fork, tables)
+        return forks
 
     def _count_prefix_hit(self, request: Request, cached_tokens: int) -> None:
         """A branch of a request has started, the first one for the first time or another."""

@@ -1,4 +1,4 @@
-"""What came of a step, and of aborts: tokens are computed and accepted, branches end, and requests with the last one."""
+"""What came of a step, and of aborts: tokens are computed and accepted, branches end, requests with their last one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _take(state: State, branch: Branch, sample: Sample, news: list[News]) -> Non
         return
     branch.tokens.append(sample.token)
     state.counters.generation_tokens += 1
-    state.served.charge(request.slo_class, request.tenant, output_tokens=1)
+    state.served.charge_output(request.slo_class, request.tenant)
     stop = sample.token in request.stop_ids
     finish = Finish.STOP if stop else Finish.LENGTH if len(branch.tokens) >= request.token_limit else None
     if finish is not None:

@@ -17,7 +17,7 @@ def start_next(queue: WaitingQueue, served: ServiceCounters, tokens: int = 100) 
     """Admit the next request and charge its tenant; its name."""
     request = next(queue.candidates(0.0)).request
     queue.remove(request)
-    served.charge(request.slo_class, request.tenant, prompt_tokens=tokens)
+    served.charge_prompt(request.slo_class, request.tenant, tokens)
     return request.key[1]
 
 
@@ -70,7 +70,7 @@ def test_a_tenant_that_finds_an_empty_queue_is_lifted_to_the_one_that_left_last(
 
 def test_a_class_counts_for_itself() -> None:
     queue = WaitingQueue(PIN_AFTER, served := ServiceCounters())
-    served.charge(2, "a", prompt_tokens=10_000)
+    served.charge_prompt(2, "a", 10_000)
     queue.add(make(1, "a", slo_class=0))
     queue.add(make(2, "b", slo_class=0, arrival=1.0))
     assert start_next(queue, served) == 1
@@ -78,8 +78,9 @@ def test_a_class_counts_for_itself() -> None:
 
 def test_an_output_token_counts_more_than_a_prompt_token() -> None:
     served = ServiceCounters()
-    served.charge(1, "a", prompt_tokens=10, output_tokens=5)
-    assert served.served(1, "a") == 10 + 5 * OUTPUT_WEIGHT
+    served.charge_prompt(1, "a", 1)
+    served.charge_output(1, "b")
+    assert served.served(1, "a") < served.served(1, "b")
 
 
 def prompt_tokens_of(harness: Harness, tenant: str) -> int:
