@@ -126,4 +126,5 @@ def _tokens_of_penalised(
 
 def _to_device(device: torch.device, *arrays: NDArray[np.int64]) -> Sequence[Tensor]:
     """int64 arrays, in one transfer."""
-    return torch.from_numpy(np.concatenate(arrays)).to(device).split([len(array) for array in arrays])
+    parts: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split([len(a) for a in arrays])
+    return parts
