@@ -118,6 +118,7 @@ CONSTRAINTS: list[tuple[str, Any]] = [
     ("grammar", {"type": "json", "value": _SCHEMA}),
     ("nvext", {"guided_json": _SCHEMA}),
     ("nvext", {"top_k": 1, "guided_choice": ["a"]}),
+    ("extra_body", {"guided_json": _SCHEMA}),
 ]
 """What asks for constrained output, by the fields of several servers: none may be dropped in silence."""
 
@@ -227,6 +228,6 @@ HARMLESS: list[dict[str, Any]] = [
         "guided_choice": [],
         "guided_json_object": False,
     },
-    {"nvext": {"top_k": 4}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
+    {"nvext": {"top_k": 4}, "extra_body": {}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
 ]
 """Fields of a chat that change nothing: OpenAI's clients send them."""

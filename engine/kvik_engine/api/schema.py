@@ -75,6 +75,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ebnf: Any = None
     grammar: Any = None
     nvext: Any = None
+    extra_body: Any = None
 
 
 class TextPart(msgspec.Struct):
@@ -154,8 +155,8 @@ def _text_format(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text"
 
 
-def _unguided(value: Any) -> bool:
-    return isinstance(value, dict) and not any(key.startswith("guided_") for key in value)
+def _unconstrained(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys().isdisjoint(CONSTRAINED_OUTPUT)
 
 
 CONSTRAINED_OUTPUT: dict[str, Callable[[Any], bool]] = {
@@ -174,10 +175,11 @@ CONSTRAINED_OUTPUT: dict[str, Callable[[Any], bool]] = {
     "regex": _nothing,
     "ebnf": _nothing,
     "grammar": _nothing,
-    "nvext": _unguided,
+    "nvext": _unconstrained,
+    "extra_body": _unconstrained,
 }
 """How clients of OpenAI, vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM and NIM ask for constrained output. An empty JSON
-schema asks for JSON."""
+schema asks for JSON. `extra_body` is what only Python clients unpack."""
 
 HARMLESS: dict[str, Callable[[Any], bool]] = {
     **CONSTRAINED_OUTPUT,
