@@ -55,20 +55,31 @@ class TerminalFormatter(logging.Formatter):
 
 
 class DroppingQueueHandler(logging.handlers.QueueHandler):
-    """Hands records to a writer thread and drops them while the queue is full, so that a blocked pipe blocks nobody."""
+    """Hands records to a writer thread and drops them while the queue is full, so that a blocked pipe blocks nobody.
+
+    How many were dropped is told before the next record that fits.
+    """
 
     def __init__(self, size: int = QUEUE_RECORDS) -> None:
         super().__init__(queue.Queue(size))
-        self.dropped = 0
+        self._dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record  # same process: nothing has to be made picklable
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
+            if self._dropped:
+                self.queue.put_nowait(_dropped(self._dropped))
+                self._dropped = 0
             self.queue.put_nowait(record)
         except queue.Full:
-            self.dropped += 1
+            self._dropped += 1
+
+
+def _dropped(records: int) -> logging.LogRecord:
+    level = {"levelno": logging.WARNING, "levelname": "WARNING"}
+    return logging.makeLogRecord({"name": __name__, "msg": "log records were dropped", "records": records, **level})
 
 
 def configure_logging(process: str, level: int = logging.INFO, *, queued: bool = False) -> None:

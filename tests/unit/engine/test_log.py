@@ -28,11 +28,17 @@ def test_a_terminal_gets_a_readable_line() -> None:
     assert TerminalFormatter("api").format(record(pid=7)).endswith("api    core died  pid=7")
 
 
-def test_records_are_dropped_and_counted_when_nobody_writes_them() -> None:
-    handler = DroppingQueueHandler(size=2)
+def test_how_many_records_were_dropped_is_told_once_there_is_room() -> None:
+    handler = DroppingQueueHandler(size=3)
     for _ in range(5):
         handler.handle(record())
-    assert handler.dropped == 3
+    for _ in range(3):
+        handler.queue.get()
+    for _ in range(2):
+        handler.handle(record(pid=7))
+    told = [json.loads(JsonFormatter("api").format(handler.queue.get())) for _ in range(3)]
+    assert [line["event"] for line in told] == ["log records were dropped", "core died", "core died"]
+    assert (told[0]["records"], told[0]["level"]) == (2, "warning")
 
 
 def test_a_blocked_log_pipe_blocks_nobody() -> None:
