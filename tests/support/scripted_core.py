@@ -84,7 +84,7 @@ class ScriptedCore:
         self.gate.set()
 
     def start(self) -> None:
-        hello = Hello(core_pid=1, model=model_info(self.context, self.warm_at), stats=stats())
+        hello = Hello(model=model_info(self.context, self.warm_at), stats=stats())
         self._channel = CoreChannel(self.path, lambda: hello)
         self._task = asyncio.create_task(self._run())
 

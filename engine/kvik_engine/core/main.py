@@ -101,7 +101,7 @@ def serve(config: EngineConfig) -> None:
     model = describe(runner.facts, ledger, warm_seconds=warmed.seconds, warm_at=time.time())
 
     def hello() -> Hello:
-        return Hello(core_pid=os.getpid(), model=model, stats=core.stats.snapshot(core.scheduler))
+        return Hello(model=model, stats=core.stats.snapshot(core.scheduler))
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
     failing = with_faults(runner, faults)
@@ -129,7 +129,7 @@ def run(core: EngineCore, heartbeat: HeartbeatWriter, stop: StopFlag) -> None:
     checked = True
     while not stop.set:
         happened = core.step(wait=_IDLE_SECONDS)
-        heartbeat.beat(Phase.READY, step=core.stats.steps, running=core.scheduler.unfinished)
+        heartbeat.beat(Phase.READY, step=core.stats.steps, unfinished=core.scheduler.unfinished)
         if happened:
             checked = False
         elif not checked and not core.busy:

@@ -24,7 +24,7 @@ STALL_SECONDS = 10.0
 """A core that has work and finished no step for this long is stalled, unless its steps are known to take longer."""
 
 _SEQUENCE = struct.Struct("=Q")
-_FIELDS = struct.Struct("=QQQQddd")
+_FIELDS = struct.Struct("=Qdd")
 _PAGE = mmap.PAGESIZE
 _READ_TRIES = 50
 
@@ -41,12 +41,7 @@ class Phase(IntEnum):
 class Beat:
     """One reading. Times are CLOCK_MONOTONIC seconds."""
 
-    core_pid: int
     phase: Phase
-    step: int
-    running: int
-    beat_at: float
-    """When the core wrote last."""
     progress_at: float
     """When the core last finished a step, or was last seen without work."""
     stall_seconds: float = STALL_SECONDS
@@ -69,14 +64,13 @@ class HeartbeatWriter:
         self._step = -1
         self._progress_at = clock()
 
-    def beat(self, phase: Phase, *, step: int = 0, running: int = 0) -> None:
-        """Show the phase, the number of finished steps and the number of requests that hold a row."""
+    def beat(self, phase: Phase, *, step: int = 0, unfinished: int = 0) -> None:
+        """Show the phase. A new number of finished steps is progress, and so is that no request waits or runs."""
         now = self._clock()
-        if step != self._step or running == 0 or phase is not Phase.READY:
+        if step != self._step or unfinished == 0 or phase is not Phase.READY:
             self._step, self._progress_at = step, now
         _SEQUENCE.pack_into(self._page, 0, self._sequence + 1)
-        fields = (os.getpid(), phase, step, running, now, self._progress_at, self.stall_seconds)
-        _FIELDS.pack_into(self._page, _SEQUENCE.size, *fields)
+        _FIELDS.pack_into(self._page, _SEQUENCE.size, phase, self._progress_at, self.stall_seconds)
         self._sequence += 2
         _SEQUENCE.pack_into(self._page, 0, self._sequence)
 
@@ -103,10 +97,10 @@ class HeartbeatReader:
             fields = _FIELDS.unpack_from(self._page, _SEQUENCE.size)
             if before % 2 == 0 and before == _SEQUENCE.unpack_from(self._page)[0]:
                 break
-        pid, phase, step, running, beat_at, progress_at, stall_seconds = fields
-        if pid == 0:
+        if before == 0:
             return None
-        return Beat(pid, Phase(phase), step, running, beat_at, progress_at, stall_seconds)
+        phase, progress_at, stall_seconds = fields
+        return Beat(Phase(phase), progress_at, stall_seconds)
 
     def close(self) -> None:
         if self._page is not None:

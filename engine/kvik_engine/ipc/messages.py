@@ -153,7 +153,6 @@ class ModelInfo(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a core to an API process: it is warm and takes requests."""
 
-    core_pid: int
     model: ModelInfo
     stats: CoreStats
 

@@ -148,7 +148,7 @@ async def test_a_hung_core_fails_liveness_and_readiness(api: LiveApi) -> None:
     """vllm #36960, #45414: running 0 or stuck, waiting n, healthy for ever."""
     run_dir = Path(api.service.config.run_dir)
     past = time.monotonic() - 11
-    HeartbeatWriter(run_dir / HEARTBEAT_FILE, lambda: past).beat(Phase.READY, step=3, running=2)
+    HeartbeatWriter(run_dir / HEARTBEAT_FILE, lambda: past).beat(Phase.READY, step=3, unfinished=2)
     for path in ("/live", "/ready"):
         assert (await api.get(path, api.metrics_url)).status == 503
     HeartbeatWriter(run_dir / HEARTBEAT_FILE).beat(Phase.STARTING)

@@ -43,7 +43,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def channel(tmp_path: Path, clock: Clock) -> Iterator[CoreChannel]:
-    made = CoreChannel(tmp_path / "core.sock", lambda: Hello(1, model_info(), stats()), clock)
+    made = CoreChannel(tmp_path / "core.sock", lambda: Hello(model_info(), stats()), clock)
     yield made
     made.close()
 

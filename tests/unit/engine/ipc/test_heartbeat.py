@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -41,18 +40,18 @@ def test_there_is_no_beat_before_a_core_wrote_one(tmp_path: Path, reader: Heartb
 
 def test_a_reader_sees_what_the_core_wrote_last(writer: HeartbeatWriter, reader: HeartbeatReader) -> None:
     writer.beat(Phase.STARTING)
-    writer.beat(Phase.READY, step=7, running=3)
+    writer.beat(Phase.READY, step=7, unfinished=3)
     beat = reader.read()
     assert beat is not None
-    assert (beat.core_pid, beat.phase, beat.step, beat.running) == (os.getpid(), Phase.READY, 7, 3)
+    assert (beat.phase, beat.progress_at) == (Phase.READY, 100.0)
 
 
 def test_a_core_with_work_that_finishes_no_step_is_stalled(
     writer: HeartbeatWriter, reader: HeartbeatReader, clock: Clock
 ) -> None:
-    writer.beat(Phase.READY, step=7, running=1)
+    writer.beat(Phase.READY, step=7, unfinished=1)
     clock.now += 9
-    writer.beat(Phase.READY, step=7, running=1)
+    writer.beat(Phase.READY, step=7, unfinished=1)
     clock.now += 2
     beat = reader.read()
     assert beat is not None
@@ -64,7 +63,7 @@ def test_a_core_whose_steps_are_long_has_more_time(
 ) -> None:
     """A 3B model on a small CPU computes a full step for a minute: that is slow, not hung."""
     writer.stall_seconds = 120.0
-    writer.beat(Phase.READY, step=7, running=1)
+    writer.beat(Phase.READY, step=7, unfinished=1)
     beat = reader.read()
     assert beat is not None
     assert not beat.stalled(clock.now + 119)
@@ -74,7 +73,7 @@ def test_a_core_whose_steps_are_long_has_more_time(
 def test_a_core_that_steps_is_not_stalled(writer: HeartbeatWriter, reader: HeartbeatReader, clock: Clock) -> None:
     for step in range(5):
         clock.now += 9
-        writer.beat(Phase.READY, step=step, running=1)
+        writer.beat(Phase.READY, step=step, unfinished=1)
     beat = reader.read()
     assert beat is not None
     assert not beat.stalled(clock.now + 9)
@@ -104,7 +103,7 @@ def test_work_that_arrives_after_a_long_idle_time_is_not_a_stall(
     clock.now += 5
     writer.beat(Phase.READY, step=7)
     clock.now += 6
-    writer.beat(Phase.READY, step=7, running=1)
+    writer.beat(Phase.READY, step=7, unfinished=1)
     beat = reader.read()
     assert beat is not None
     assert not beat.stalled(clock.now)
@@ -114,13 +113,13 @@ def test_a_new_core_takes_over_the_page_of_a_killed_one(
     tmp_path: Path, writer: HeartbeatWriter, reader: HeartbeatReader, clock: Clock
 ) -> None:
     """A writer killed inside `beat` leaves an odd sequence number."""
-    writer.beat(Phase.READY, step=7, running=1)
+    writer.beat(Phase.READY, step=7, unfinished=1)
     with (tmp_path / "heartbeat").open("r+b") as page:
         page.write((5).to_bytes(8, "little"))
     beat = reader.read()
     assert beat is not None
-    assert beat.step == 7
+    assert beat.phase is Phase.READY
     HeartbeatWriter(tmp_path / "heartbeat", clock).beat(Phase.STARTING)
     beat = reader.read()
     assert beat is not None
-    assert (beat.phase, beat.step) == (Phase.STARTING, 0)
+    assert beat.phase is Phase.STARTING
