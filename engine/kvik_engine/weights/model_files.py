@@ -37,10 +37,10 @@ def find_model_files(path: Path) -> ModelFiles:
         return ModelFiles(root=path.parent, gguf=path, files=(path,))
     if not path.is_dir():
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{path} does not exist")
-    entries = sorted((p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")), key=_bytewise)
-    ggufs = [p for p in entries if p.suffix == ".gguf"]
-    if any(p.suffix == ".safetensors" for p in entries):
-        loaded = set(loaded_names([p.name for p in entries]))
+    entries = sorted((p for p in path.iterdir() if p.is_file()), key=_bytewise)
+    ggufs = [p for p in entries if p.suffix == ".gguf" and not p.name.startswith(".")]
+    loaded = set(loaded_names([p.name for p in entries]))
+    if any(name.endswith(".safetensors") for name in loaded):
         return ModelFiles(root=path, gguf=None, files=tuple(p for p in entries if p.name in loaded))
     if len(ggufs) > 1:
         names = ", ".join(p.name for p in ggufs[:5])
@@ -51,12 +51,12 @@ def find_model_files(path: Path) -> ModelFiles:
 
 
 def loaded_names(names: list[str]) -> list[str]:
-    """Which files of a folder of safetensors are loaded.
+    """Which files of a folder of safetensors are loaded, and so in its digest; hidden ones never are.
 
     A repository may bring the same weights twice, as one consolidated file of the maker's own format beside the usual
     ones: then the usual ones count.
     """
-    loaded = [name for name in names if name.endswith(LOADED_SUFFIXES)]
+    loaded = [name for name in names if name.endswith(LOADED_SUFFIXES) and not name.startswith(".")]
     usual = [name for name in loaded if not name.startswith("consolidated")]
     return usual if any(name.endswith(".safetensors") for name in usual) else loaded
 

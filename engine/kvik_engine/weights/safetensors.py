@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.weights.model_files import loaded_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,18 +65,23 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the model's tensors: those of the index, else the only *.safetensors."""
+    """The files that hold the model's tensors: those of the index, else the only *.safetensors. The model's digest is
+    over all of them."""
     index = folder / "model.safetensors.index.json"
+    there = [path.name for path in folder.iterdir()]
     if index.exists():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise _invalid(index, "weight_map must be an object")
         names = sorted({str(name) for name in weight_map.values()})
+        digested = set(loaded_names([*there, *names]))
         for name in names:
             if Path(name).name != name or not name.endswith(".safetensors"):
                 raise _invalid(index, f"{name[:80]!r} is no plain file name")
+            if name not in digested:
+                raise _invalid(index, f"{name[:80]!r} is none of the files that the model's digest is over")
     else:
-        names = sorted(path.name for path in folder.glob("*.safetensors"))
+        names = sorted(name for name in loaded_names(there) if name.endswith(".safetensors"))
         if len(names) > 1:
             names = [name for name in names if name == "model.safetensors"] or names
     if not names:

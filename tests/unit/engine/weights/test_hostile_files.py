@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import struct
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
+from kvik_engine.weights.model_files import find_model_files
+from kvik_engine.weights.safetensors import weight_files
 from tests.support.model_files import (
     CONFIG,
     LLAMA_METADATA,
@@ -290,16 +293,45 @@ def test_a_broken_config_is_refused(tmp_path: Path, content: bytes, reason: Star
         ({"a": "../../../etc/passwd.safetensors"}, INVALID, "plain file name"),
         ({"a": "/etc/shadow.safetensors"}, INVALID, "plain file name"),
         ({"a": "pytorch_model.bin"}, INVALID, "plain file name"),
+        ({"a": "consolidated.safetensors"}, INVALID, "'consolidated.safetensors' is none of"),
+        ({"a": ".hidden.safetensors"}, INVALID, "'.hidden.safetensors' is none of"),
         ({"a": "missing.safetensors"}, NOT_FOUND, "missing.safetensors"),
         ({str(i): f"{i}.safetensors" for i in range(2000)}, INVALID, "2000 files"),
     ],
-    ids=["empty", "a list", "path upwards", "absolute path", "pickle", "missing file", "too many files"],
+    ids=[
+        "empty",
+        "a list",
+        "path upwards",
+        "absolute path",
+        "pickle",
+        "outside the digest",
+        "hidden from the digest",
+        "missing file",
+        "too many files",
+    ],
 )
 def test_a_broken_index_is_refused(tmp_path: Path, weight_map: object, reason: StartReason, words: str) -> None:
     write_safetensors_model(tmp_path)
+    for outside in ("consolidated.safetensors", ".hidden.safetensors"):
+        shutil.copy(tmp_path / "model.safetensors", tmp_path / outside)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
     assert_refused(lambda: load(tmp_path), reason, words)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_every_file_that_is_loaded_is_in_the_digest(tmp_path: Path, indexed: bool) -> None:
+    """A file outside it could be exchanged and `--digest` would still match."""
+    write_safetensors_model(tmp_path)
+    for outside in ("consolidated.safetensors", ".hidden.safetensors"):
+        shutil.copy(tmp_path / "model.safetensors", tmp_path / outside)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+    if indexed:
+        index = {"weight_map": {"a": "model-1.safetensors"}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    loaded = weight_files(tmp_path)
+    assert loaded == [tmp_path / "model-1.safetensors"]
+    assert set(loaded) <= set(find_model_files(tmp_path).files)
 
 
 def test_the_sound_safetensors_model_that_the_broken_ones_come_from_loads(tmp_path: Path) -> None:
