@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvik_engine.bounded_json import read_json_object
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.text.chat_template import TemplateError, TemplateOverrun
-from kvik_engine.text.files import read_json_object
 from kvik_engine.text.gguf_tokenizer import special_token, tokenizer_from_gguf
 from kvik_engine.text.tokenizer import (
     CONFIG_FILE,

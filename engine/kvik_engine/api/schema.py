@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvik_engine.api.limits import MAX_JSON_DEPTH
+from kvik_engine.bounded_json import nesting
 from kvik_engine.errors import UserError
-from kvik_engine.text.files import nesting
 
 
 class StreamOptions(msgspec.Struct):

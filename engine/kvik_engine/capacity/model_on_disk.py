@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvik_engine.bounded_json import read_json_object
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.architectures import check_architecture
 from kvik_engine.models.config import ModelConfig
@@ -15,7 +16,7 @@ from kvik_engine.weights.gguf_config import config_from_gguf
 from kvik_engine.weights.gguf_header import read_header
 from kvik_engine.weights.gguf_tensors import READABLE, check_tensor_table, stored_bytes
 from kvik_engine.weights.model_files import find_model_files
-from kvik_engine.weights.safetensors import read_json, read_shapes, weight_files
+from kvik_engine.weights.safetensors import read_shapes, weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,14 @@ def read_model(path: Path) -> ModelOnDisk:
     Raises StartError (ModelNotFound, ModelInvalid, ModelUnsupported), as a start of the engine would.
     """
     if path.is_file() and path.suffix == ".json":
-        return ModelOnDisk(_supported(from_hf(read_json(path), path.name)), None)
+        return ModelOnDisk(_supported(from_hf(read_json_object(path), path.name)), None)
     if path.is_dir() and not _holds_weights(path.iterdir()):
         config_file = path / "config.json"
         if not config_file.exists():
             raise StartError(
                 StartReason.MODEL_NOT_FOUND, f"{path} holds neither config.json nor safetensors nor a GGUF file"
             )
-        return ModelOnDisk(_supported(from_hf(read_json(config_file))), None)
+        return ModelOnDisk(_supported(from_hf(read_json_object(config_file))), None)
     files = find_model_files(path)
     return _gguf(files.gguf) if files.gguf is not None else _safetensors(files.root)
 
@@ -90,7 +91,7 @@ def _safetensors(folder: Path) -> ModelOnDisk:
         elements += sum(math.prod(shape) for shape in shapes.values())
         stored += data_bytes(file)
     return ModelOnDisk(
-        _supported(from_hf(read_json(folder / "config.json"))),
+        _supported(from_hf(read_json_object(folder / "config.json"))),
         StoredTensors(format="safetensors", elements=elements, bytes=stored, bytes_by_type={}),
     )
 

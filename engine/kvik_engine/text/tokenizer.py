@@ -11,11 +11,12 @@ from typing import Any
 
 from tokenizers import Tokenizer as HfTokenizer
 
+from kvik_engine.bounded_json import json_object, read_bytes, read_json_object
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.text.chat_template import MAX_TEMPLATE_CHARS, ChatTemplate, TemplateError
-from kvik_engine.text.files import MAX_TOKENIZER_BYTES, json_object, read_bytes, read_json_object
 from kvik_engine.text.token_bytes import TokenBytes, token_bytes
 
+MAX_TOKENIZER_BYTES = 64 << 20
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"

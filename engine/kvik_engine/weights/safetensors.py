@@ -5,13 +5,13 @@ Format: https://huggingface.co/docs/safetensors (8 bytes of length, a JSON head,
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvik_engine.bounded_json import json_object, read_json_object
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.weights.model_files import loaded_names
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_HEAD_BYTES = 1 << 25
-MAX_CONFIG_BYTES = 1 << 22
 MAX_FILES = 1024
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _KNOWN = frozenset({*_ITEM_BYTES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "F8_E4M3", "F8_E5M2"})
@@ -29,7 +28,7 @@ class SafetensorsCheckpoint:
     """See weights.checkpoint.Checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        self.config: Mapping[str, object] = read_json(folder / "config.json")
+        self.config: Mapping[str, object] = read_json_object(folder / "config.json")
         shapes: dict[str, tuple[int, ...]] = {}
         self._file_of: dict[str, Path] = {}
         for file in weight_files(folder):
@@ -52,25 +51,13 @@ class SafetensorsCheckpoint:
             raise _invalid(file, str(error)) from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size. Raises StartError (ModelNotFound, ModelInvalid)."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise StartError(StartReason.MODEL_NOT_FOUND, f"{path} cannot be read: {error.strerror}") from error
-    if len(text) > MAX_CONFIG_BYTES:
-        raise _invalid(path, f"it is larger than {MAX_CONFIG_BYTES} bytes")
-    return _object(path, text)
-
-
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold the model's tensors: those of the index, else the only *.safetensors. The model's digest is
     over all of them."""
     index = folder / "model.safetensors.index.json"
     there = [path.name for path in folder.iterdir()]
     if index.exists():
-        weight_map = read_json(index).get("weight_map")
+        weight_map = read_json_object(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise _invalid(index, "weight_map must be an object")
         names = sorted({str(name) for name in weight_map.values()})
@@ -109,7 +96,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
                 raise _invalid(path, f"its head of {length} bytes is larger than {MAX_HEAD_BYTES}")
             if length > size - 8:
                 raise _invalid(path, "it ends in the middle of its head")
-            head = _object(path, file.read(length))
+            head = json_object(file.read(length), f"the head of {path.name}")
     except OSError as error:
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{path} cannot be read: {error.strerror}") from error
     head.pop("__metadata__", None)
@@ -163,22 +150,6 @@ def _naturals(values: object) -> tuple[int, ...] | None:
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 1 << 48 for v in values):
         return None
     return tuple(values)
-
-
-def _object(path: Path, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(pairs)
-        if len(values) != len(pairs):
-            raise ValueError("a name stands twice")
-        return values
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise _invalid(path, f"it is no sound JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise _invalid(path, "it is no JSON object")
-    return value
 
 
 def _invalid(path: Path, what: str) -> StartError:

@@ -151,7 +151,7 @@ SAFETENSORS_FILES: dict[str, tuple[bytes, StartReason, str]] = {
     "head longer than the file": (safetensors_bytes({}, b"", length=1 << 20), INVALID, "ends"),
     "head that is no JSON": (safetensors_bytes(b"{]", b""), INVALID, "JSON"),
     "head that is a list": (safetensors_bytes([], b""), INVALID, "object"),
-    "head nested a million deep": (safetensors_bytes(b"[" * 1_000_000, b""), INVALID, "JSON"),
+    "head nested a million deep": (safetensors_bytes(b"[" * 1_000_000, b""), INVALID, "nested deeper"),
     "head that is not UTF-8": (safetensors_bytes(b'{"\xff": 1}', b""), INVALID, "JSON"),
     "number of 100,000 digits": (safetensors_bytes(b'{"a": ' + b"9" * 100_000 + b"}", b""), INVALID, "JSON"),
     "tensor that stands twice": (

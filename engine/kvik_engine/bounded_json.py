@@ -1,4 +1,7 @@
-"""Bounded reading of the small files beside a model's weights: they come from outside and may be hostile."""
+"""Bounded reading of JSON from outside, which may be hostile: the small files of a model, the heads of its weights.
+
+Standard library only. Whatever is wrong is a StartError that names the file.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from typing import Any
 
 from kvik_engine.errors import StartError, StartReason
 
-MAX_TOKENIZER_BYTES = 64 << 20
 MAX_CONFIG_BYTES = 4 << 20
 MAX_DEPTH = 64
 
 
 def read_json_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
-    """The object in `path`. StartError (ModelInvalid) when it is too big, too deep or no JSON object."""
+    """The object in `path`. StartError: as read_bytes and json_object."""
     return json_object(read_bytes(path, max_bytes), path.name)
 
 
@@ -27,20 +29,23 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     except OSError as error:
         raise StartError(StartReason.MODEL_NOT_FOUND, f"{path} cannot be read: {error.strerror}") from error
     if len(data) > max_bytes:
-        raise StartError(StartReason.MODEL_INVALID, f"{path.name} is larger than {max_bytes} bytes")
+        raise _invalid(path.name, f"larger than {max_bytes} bytes")
     return data
 
 
 def json_object(data: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object of at most MAX_DEPTH levels; `name` is what messages call it."""
+    """Parse a JSON object of at most MAX_DEPTH levels. No name may stand twice: parsers differ in which one counts.
+
+    `name` is what messages call it. StartError (ModelInvalid) for anything else.
+    """
     if nesting(data) > MAX_DEPTH:
-        raise StartError(StartReason.MODEL_INVALID, f"{name} is nested deeper than {MAX_DEPTH} levels")
+        raise _invalid(name, f"nested deeper than {MAX_DEPTH} levels")
     try:
-        value = json.loads(data)
+        value = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise StartError(StartReason.MODEL_INVALID, f"{name} is not JSON: {error}") from error
+        raise _invalid(name, f"no sound JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StartError(StartReason.MODEL_INVALID, f"{name} is not a JSON object")
+        raise _invalid(name, "no JSON object")
     return value
 
 
@@ -54,6 +59,17 @@ def nesting(data: bytes) -> int:
         else:
             depth -= 1
     return deepest
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return values
+
+
+def _invalid(name: str, what: str) -> StartError:
+    return StartError(StartReason.MODEL_INVALID, f"{name} is {what}")
 
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
