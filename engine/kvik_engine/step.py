@@ -217,7 +217,7 @@ class ModelFacts:
     """Memory of the host (its cgroup's limit) beside an accelerator's; None on a CPU, whose own it is."""
     host_bytes_used: int | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase: weights_loaded, compiled, warm (later phases are added by the core)."""
+    """Seconds by phase: weights_loaded, compiled (not on a CPU), warm. The core adds what warm takes after the load."""
 
 
 @dataclass(frozen=True, slots=True)

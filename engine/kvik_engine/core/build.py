@@ -141,7 +141,8 @@ def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache
 
 
 def describe(facts: ModelFacts, ledger: Ledger, *, warm_seconds: float, warm_at: float) -> ModelInfo:
-    """What Hello and /info say of the model; `warm_at` is Unix time."""
+    """What Hello and /info say of the model. `warm_seconds`: since the runner was loaded. `warm_at`: Unix time."""
+    warm = facts.startup_seconds.get("warm", 0.0) + warm_seconds
     return ModelInfo(
         vocab_size=facts.vocab_size,
         max_tokens=ledger.context,
@@ -154,6 +155,6 @@ def describe(facts: ModelFacts, ledger: Ledger, *, warm_seconds: float, warm_at:
         blocks_total=ledger.blocks,
         bytes_per_token=ledger.bytes_per_token,
         kv_cache_bytes=ledger.allocated_bytes,
-        startup_seconds={**facts.startup_seconds, "warm": warm_seconds},
+        startup_seconds={**facts.startup_seconds, "warm": warm},
         warm_at=warm_at,
     )

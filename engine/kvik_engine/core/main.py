@@ -86,6 +86,7 @@ def serve(config: EngineConfig) -> None:
     faults = parse_faults(os.environ.get(ENVIRONMENT, ""))
     progress("loading the model")
     runner = load_runner(config, progress)
+    loaded = time.perf_counter()
     ledger = size(config, runner.facts)
     log.info(str(ledger))
     if ledger.context < min(ledger.model_context, config.max_context_tokens or ledger.model_context):
@@ -96,9 +97,8 @@ def serve(config: EngineConfig) -> None:
     host = allocate_swap_space(runner, ledger)
     below = open_disk_cache(config, runner.facts, host)
     progress("warming up")
-    warmed = warm_up(runner, limits(config), ledger)
-    heartbeat.stall_seconds = stall_seconds(warmed.largest_step_seconds)
-    model = describe(runner.facts, ledger, warm_seconds=warmed.seconds, warm_at=time.time())
+    heartbeat.stall_seconds = stall_seconds(warm_up(runner, limits(config), ledger))
+    model = describe(runner.facts, ledger, warm_seconds=time.perf_counter() - loaded, warm_at=time.time())
 
     def hello() -> Hello:
         return Hello(model=model, stats=core.stats.snapshot(core.scheduler))

@@ -7,7 +7,6 @@ step at the end of a long context takes several times one at its beginning, so b
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.prefix_cache import NoPrefixCache
@@ -24,18 +23,11 @@ _ROUNDS = 3
 """The first one pays for what happens once; the quickest counts, since a neighbour may have had the CPU meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
-    """How long the warm-up took, and an estimate of a step of max_batch_tokens prompt tokens, at the worse end of the
-    context."""
+def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> float:
+    """Compute prompts and a few tokens with a scheduler and a cache that are thrown away.
 
-    seconds: float
-    largest_step_seconds: float
-
-
-def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> WarmUp:
-    """Compute prompts and a few tokens with a scheduler and a cache that are thrown away."""
-    started = time.perf_counter()
+    Returns an estimate of the seconds of a step of max_batch_tokens prompt tokens, at the worse end of the context.
+    """
     groups = runner.facts.groups
     kv = KVManager(groups, ledger.blocks, NoPrefixCache(len(groups)), step_tokens=limits.max_batch_tokens)
     scheduler = Scheduler(limits, kv)
@@ -57,7 +49,7 @@ def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> WarmUp:
     runner.launch(StepPlan(step=step + 1, work=(), ended=tuple(sorted(rows))))
     runner.collect()
     token_second = max(min(token_seconds), _deep_token_seconds(runner, ledger, len(prompt), step + 2))
-    return WarmUp(time.perf_counter() - started, token_second * limits.max_batch_tokens)
+    return token_second * limits.max_batch_tokens
 
 
 def _deep_token_seconds(runner: Runner, ledger: Ledger, tokens: int, step: int) -> float:

@@ -87,6 +87,7 @@ def make_runner(
     memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
     return_freed_memory()
     host = host_memory(tensors.device)
+    phase = "warm" if tensors.device.type == "cpu" else "compiled"  # nothing is compiled for a CPU
     facts = ModelFacts(
         vocab_size=config.vocab_size,
         context_length=config.context_length,
@@ -99,7 +100,7 @@ def make_runner(
         device_bytes_used=memory.used,
         host_bytes_total=None if host is None else host.total,
         host_bytes_used=None if host is None else host.used,
-        startup_seconds={"weights_loaded": loaded - started, "compiled": time.perf_counter() - loaded},
+        startup_seconds={"weights_loaded": loaded - started, phase: time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)
 
