@@ -16,7 +16,7 @@ from kvik_operator.autoscale.decide import decide
 from kvik_operator.autoscale.history import KEPT, read_history
 from kvik_operator.autoscale.load import pool_load
 from kvik_operator.autoscale.scrape import Target
-from kvik_operator.autoscale.types import Decision, LoadReading, ScalePolicy
+from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 
-PERIOD_SECONDS: Final = 5.0
 ECHO_SECONDS: Final = 15.0
 """How long a number that we wrote may take to come back through the watch before it is written again."""
 

@@ -1,14 +1,17 @@
-"""Runs the deciders against a trace, second by second, without a cluster: for tests and for tuning. Pure."""
+"""What the deciders would do on a trace: `pool_load` and `decide` in a closed loop with simulated pods. Pure.
+
+The planner ships with it: whoever changes a rule or a constant there, or asks why a pool scaled as it did, tries it on
+a trace without a cluster. What scaling must keep is tested on it: bounds, no flapping at constant load, one doubling at
+a time. Nothing of it runs in the operator.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvik_operator.autoscale.decide import decide
 from kvik_operator.autoscale.load import pool_load
-from kvik_operator.autoscale.types import Decision, EngineState, LoadReading, PodSample, ScalePolicy
+from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, EngineState, LoadReading, PodSample, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
-
-PERIOD_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Final
 
 from kvik_operator.crd.effective import EffectiveScaling
+
+PERIOD_SECONDS: Final = 5.0
+"""Between two decisions about a pool."""
 
 
 class EngineState(StrEnum):
