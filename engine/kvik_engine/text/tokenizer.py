@@ -32,7 +32,7 @@ class TextModel:
     tokenizer: HfTokenizer
     bytes: TokenBytes
     vocab_size: int
-    """Ids the tokenizer knows; the model's own vocabulary may be padded beyond."""
+    """The highest id the tokenizer knows + 1: ids may have holes, and the model's own vocabulary may be padded."""
     stop_token_ids: tuple[int, ...]
     """The model's own end tokens."""
     template: ChatTemplate | None
@@ -64,6 +64,7 @@ def load_text_model(folder: Path) -> TextModel:
         tokenizer = HfTokenizer.from_buffer(data)
     except Exception as error:  # tokenizers raises plain Exception
         raise StartError(StartReason.MODEL_INVALID, f"{TOKENIZER_FILE}: {error}") from error
+    _check_added_tokens(tokenizer, description)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     config = _optional_json(folder / TOKENIZER_CONFIG_FILE)
@@ -71,10 +72,23 @@ def load_text_model(folder: Path) -> TextModel:
     return TextModel(
         tokenizer=tokenizer,
         bytes=token_bytes(tokenizer, description),
-        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+        vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         stop_token_ids=_stop_token_ids(folder, tokenizer, special["eos_token"]),
         template=_template(folder, config, {k: v for k, v in special.items() if v is not None}),
     )
+
+
+def _check_added_tokens(tokenizer: HfTokenizer, description: dict[str, Any]) -> None:
+    """The library numbers added tokens on from the model's, without a gap, whatever the file says. Then the model would
+    take one token for another, so a file that says otherwise is refused."""
+    for token in description.get("added_tokens") or []:
+        taken = tokenizer.token_to_id(token["content"])
+        if token["content"] and taken != token["id"]:
+            raise StartError(
+                StartReason.MODEL_INVALID,
+                f"{TOKENIZER_FILE} gives the added token {token['content'][:80]!r} the id {token['id']}, but after the "
+                f"ids before it it would be {taken}: there must be no gap",
+            )
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

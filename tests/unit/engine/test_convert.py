@@ -170,6 +170,21 @@ def test_ids_that_the_model_has_no_row_for_are_refused_at_start(vocab_size: int,
     assert caught.value.reason is StartReason.MODEL_INVALID
 
 
+@pytest.mark.parametrize(("rows", "fits"), [(300, True), (299, False), (258, False)])
+def test_the_highest_id_behind_a_hole_needs_a_row_too(rows: int, fits: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    described = json.loads(byte_text_model().tokenizer.to_str())
+    vocabulary = described["model"]["vocab"]
+    vocabulary["far"] = vocabulary.pop("ÿ") + 44
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    if fits:
+        prepare(config(tmp_path, tmp_path / "cache"))
+        return
+    with pytest.raises(StartError, match=f"the tokenizer has the id 299, the model {rows} tokens"):
+        prepare(config(tmp_path, tmp_path / "cache"))
+
+
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])
 def test_a_template_that_never_ends_in_a_longer_chat_is_refused(turns: int) -> None:
     source = "{% if messages | length == " + str(turns) + " %}{% for i in range(10 ** 9) %}{% endfor %}{% endif %}"

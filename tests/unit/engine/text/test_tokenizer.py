@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,46 @@ def test_a_tokenizer_alone_is_enough_to_complete(folder: Path) -> None:
     assert model.stop_token_ids == ()
     assert model.encode("é", add_special_tokens=True) == [0xC3, 0xA9]
     assert model.vocab_size == 258
+
+
+def redescribe(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the folder's tokenizer.json anew as `change` made it."""
+    path = folder / "tokenizer.json"
+    described = json.loads(path.read_text())
+    change(described)
+    path.write_text(json.dumps(described))
+
+
+def test_ids_with_holes_count_up_to_the_highest(folder: Path) -> None:
+    """Counting tokens let the check of the model's rows miss the last ids, and /detokenize refuse them."""
+
+    def move_the_last_byte(described: dict[str, Any]) -> None:
+        vocabulary = described["model"]["vocab"]
+        vocabulary["far"] = vocabulary.pop("ÿ") + 44
+
+    redescribe(folder, move_the_last_byte)
+    model = load(folder)
+    assert model.vocab_size == 300
+    assert (model.bytes.of(299), model.bytes.of(298)) == (b"far", b"")
+    assert model.encode("a<|im_end|>", add_special_tokens=False) == [0x61, END]
+
+
+def test_an_added_token_behind_a_gap_is_refused(folder: Path) -> None:
+    """The library would give it the next free id, and the model would read it as another token."""
+
+    def leave_a_gap(described: dict[str, Any]) -> None:
+        described["added_tokens"][1]["id"] = 300
+
+    redescribe(folder, leave_a_gap)
+    with pytest.raises(StartError, match=r"'<\|im_end\|>' the id 300, .* would be 257") as caught:
+        load(folder)
+    assert caught.value.reason is StartReason.MODEL_INVALID
+
+
+def test_a_hole_that_moves_the_added_tokens_is_refused(folder: Path) -> None:
+    redescribe(folder, lambda described: described["model"]["vocab"].update(far=299))
+    with pytest.raises(StartError, match=r"'<\|im_start\|>' the id 256, .* would be 257"):
+        load(folder)
 
 
 def test_end_tokens_are_gathered_from_all_files(folder: Path) -> None:
