@@ -1,4 +1,7 @@
-"""The largest step's temporary tensors, estimated. The engine itself measures them at start (runner.load)."""
+"""The largest step's temporary tensors, estimated, with attention by kernels that need none for the past.
+
+The engine itself measures them at start (runner.largest_step).
+"""
 
 from __future__ import annotations
 

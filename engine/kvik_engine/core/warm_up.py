@@ -1,7 +1,8 @@
 """Requests through the real runner before the first client's: kernels, allocators and threads are warm then.
 
 They also tell how long the largest step will take, and so after which time without a step the core must be hung: a
-step at the end of a long context takes several times one at its beginning, so both are timed.
+step at the end of a long context takes several times one at its beginning, so both are timed. No step is larger or
+deeper than serving's own, whose memory was measured before (runner.largest_step).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def warm_up(runner: Runner, limits: Limits, ledger: Ledger) -> float:
                 token_seconds.append(result.seconds / plan.tokens)
     runner.launch(StepPlan(step=step + 1, work=(), ended=tuple(sorted(rows))))
     runner.collect()
-    token_second = max(min(token_seconds), _deep_token_seconds(runner, ledger, len(prompt), step + 2))
+    deep_tokens = min(len(prompt), limits.max_batch_tokens)
+    token_second = max(min(token_seconds), _deep_token_seconds(runner, ledger, deep_tokens, step + 2))
     return token_second * limits.max_batch_tokens
 
 

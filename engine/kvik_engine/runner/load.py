@@ -10,23 +10,20 @@ from pathlib import Path
 
 import torch
 
-from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
-from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
-from kvik_engine.models.kv_groups import kv_groups, kv_layout
+from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.read_config import from_hf
-from kvik_engine.models.registry import Model, build
-from kvik_engine.params import SamplingParams
+from kvik_engine.models.registry import build
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
-from kvik_engine.runner.memory import MemoryUse, PeakMemory, host_memory, return_freed_memory
+from kvik_engine.runner.largest_step import longest_context, measure_step
+from kvik_engine.runner.memory import PeakMemory, host_memory, return_freed_memory
 from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
-from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
-from kvik_engine.sampling.sampler import sample
 from kvik_engine.step import ModelFacts
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 
@@ -55,6 +52,8 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
         backend=choose_backend(config.attention, device),
         limits=limits,
         max_batch_tokens=config.max_batch_tokens,
+        kv_cache_size=config.kv_cache_size,
+        memory_fraction=config.memory_fraction,
         progress=progress,
     )
 
@@ -68,8 +67,12 @@ def make_runner(
     limits: RunnerLimits,
     max_batch_tokens: int,
     progress: Callable[[str], None],
+    kv_cache_size: int | None = None,
+    memory_fraction: float = 1.0,
 ) -> ModelRunner:
     """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
+
+    `kv_cache_size` and `memory_fraction` bound the cache that will be asked for, and so how deep a step can be.
 
     Raises StartError: ModelUnsupported, ModelInvalid.
     """
@@ -84,7 +87,20 @@ def make_runner(
     gc.collect()
     loaded = time.perf_counter()
     progress("measuring memory")
-    memory = measure_step(model, backend, limits, max_batch_tokens, DTYPES[dtype], tensors.device)
+    groups = kv_groups(config, limits.block_tokens, DTYPES[dtype].itemsize)
+    before = PeakMemory(tensors.device).read()
+    room = int(memory_fraction * before.total) - before.used
+    if kv_cache_size is not None:
+        room = min(kv_cache_size, before.total - before.used)
+    memory = measure_step(
+        model,
+        backend,
+        limits,
+        max_batch_tokens=max_batch_tokens,
+        context=longest_context(groups, limits, room),
+        dtype=DTYPES[dtype],
+        device=tensors.device,
+    )
     return_freed_memory()
     host = host_memory(tensors.device)
     phase = "warm" if tensors.device.type == "cpu" else "compiled"  # nothing is compiled for a CPU
@@ -95,7 +111,7 @@ def make_runner(
         dtype=dtype,
         device=str(tensors.device),
         attention=backend.name,
-        groups=kv_groups(config, limits.block_tokens, DTYPES[dtype].itemsize),
+        groups=groups,
         device_bytes_total=memory.total,
         device_bytes_used=memory.used,
         host_bytes_total=None if host is None else host.total,
@@ -103,44 +119,3 @@ def make_runner(
         startup_seconds={"weights_loaded": loaded - started, phase: time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)
-
-
-@torch.inference_mode()
-def measure_step(
-    model: Model,
-    backend: AttentionBackend,
-    limits: RunnerLimits,
-    max_batch_tokens: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> MemoryUse:
-    """The largest step: one prefill of max_batch_tokens, and every row samples with every parameter set.
-
-    It runs over a cache of the scratch block alone: what it computes is never used.
-    """
-    config = model.config
-    tokens = min(max_batch_tokens, limits.max_tokens)
-    rows = min(limits.max_requests, max_batch_tokens)
-    peak = PeakMemory(device)
-    cache = KVCache(blocks=0, layout=kv_layout(config, limits.block_tokens), dtype=dtype, device=device)
-    batches = [
-        AttentionBatch(
-            starts=[0],
-            lengths=[tokens],
-            block_tables=torch.zeros((1, -(-tokens // limits.block_tokens)), dtype=torch.int32, device=device),
-            query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=device),
-            seq_lens=torch.tensor([tokens], dtype=torch.int32, device=device),
-            slots=torch.zeros(tokens, dtype=torch.int64, device=device),
-            window=window,
-        )
-        for window in cache.layout.windows
-    ]
-    positions = torch.arange(tokens, device=device)
-    hidden = model.forward(torch.zeros_like(positions), positions, StepAttention(backend, batches, cache))
-    logits = model.logits(hidden[torch.zeros(rows, dtype=torch.int64, device=device)])
-    everything = SamplingParams(
-        max_tokens=1, seed=0, top_k=10, top_p=0.9, min_p=0.01, presence_penalty=1.0, repetition_penalty=1.1, logprobs=20
-    )
-    described = [SamplingRow(params=everything, choice=0, prompt_length=1, length=1) for _ in range(rows)]
-    sample(logits, SamplingBatch(described, torch.zeros((rows, 1), dtype=torch.int64, device=device)))
-    return peak.read()

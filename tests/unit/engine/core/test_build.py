@@ -92,6 +92,15 @@ def test_the_largest_step_is_judged_at_the_end_of_the_context(tmp_path: Path) ->
     assert warm_up(runner, limits(config), ledger) == pytest.approx(deep / 64 * 640)
 
 
+def test_a_warm_up_computes_no_more_tokens_in_a_step_than_serving_will(tmp_path: Path) -> None:
+    """Memory was measured for steps of max_batch_tokens at most."""
+    config, runner = make_config(tmp_path, max_batch_tokens=16), FakeRunner(zeroed=True)
+    ledger = size(config, runner.facts)
+    runner.allocate(ledger.blocks)
+    warm_up(runner, limits(config), ledger)
+    assert max(plan.tokens for plan in runner.plans) == 16
+
+
 def test_a_warm_up_fits_the_smallest_context(tmp_path: Path) -> None:
     config, runner = make_config(tmp_path), FakeRunner(context_length=4, zeroed=True)
     ledger = size(config, runner.facts)
