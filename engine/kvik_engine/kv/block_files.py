@@ -1,17 +1,20 @@
 """Files of a disk cache: one block each, checked by a sum over its content, and never seen half-written.
 
-    DIR/kvik-kv-FINGERPRINT/ab/abcdef...-GROUP
+    DIR/kvik-kv-FINGERPRINT-NUMBER/ab/abcdef...-GROUP
 
 A file is 8 bytes of magic, sha256 of the content, the content. FINGERPRINT stands for all that the meaning of the bytes
-depends on (model digest, number format, layout, version), so another model or version never reads them.
+depends on (model digest, number format, layout, version), so another model or version never reads them. Engines may
+share DIR: each holds a lock on a folder of its own, NUMBER, until its process ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 from kvik_engine.kv.host_pool import ContentKey
@@ -27,25 +30,55 @@ class CorruptBlock(Exception):
 
 
 class BlockFiles:
-    """The folder of one fingerprint. Every call may raise OSError."""
+    """A folder of one fingerprint that is this engine's alone. Every call may raise OSError."""
 
     def __init__(self, directory: Path, fingerprint: str) -> None:
         self._directory = directory
-        self._root = directory / (_FOLDER + fingerprint)
+        self._prefix = f"{_FOLDER}{fingerprint}-"
+        self._folder: Path | None = None
+        self._lock: int | None = None
+        """Descriptor of the folder. Never closed: the end of the process gives the folder back."""
 
     def open(self) -> None:
-        """Make the folder, remove those of other fingerprints and what a crash left half-written."""
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for other in self._directory.glob(_FOLDER + "*"):
-            if other != self._root:
-                shutil.rmtree(other)
-        for partial in self._root.glob(f"*/*{_PARTIAL}"):
-            partial.unlink()
+        """Take the folder that an engine like this one left last, else a new one; remove what all other engines left
+        that have ended, and what a crash left half-written."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        alone = _locked(self._directory, wait=True)
+        try:
+            folder, self._lock = self._take(self._left())
+            os.utime(folder)
+            for partial in folder.glob(f"*/*{_PARTIAL}"):
+                partial.unlink()
+            self._folder = folder
+        finally:
+            os.close(alone)
+
+    def _left(self) -> Sequence[tuple[Path, int]]:
+        """Folders that no engine holds any more, the last one first, each with a lock on it."""
+        left = []
+        for folder in self._directory.glob(_FOLDER + "*"):
+            try:
+                left.append((folder, _locked(folder, wait=False)))
+            except OSError:  # another engine's, or no folder at all
+                continue
+        return sorted(left, key=lambda one: os.fstat(one[1]).st_mtime_ns, reverse=True)
+
+    def _take(self, left: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
+        mine = next((one for one in left if one[0].name.startswith(self._prefix)), None)
+        for folder, lock in left:
+            if (folder, lock) != mine:
+                os.close(lock)
+                shutil.rmtree(folder, ignore_errors=True)  # what cannot be removed is not in the way
+        if mine is not None:
+            return mine
+        folder = next(new for number in count() if not (new := self._directory / f"{self._prefix}{number}").exists())
+        folder.mkdir(mode=0o700)
+        return folder, _locked(folder, wait=False)
 
     def list(self) -> Iterator[tuple[ContentKey, int]]:
         """Every block and its file's size, the oldest first."""
         found = []
-        for path in self._root.glob("*/*"):
+        for path in self._opened.glob("*/*"):
             key = _key_of(path.name)
             if key is not None:
                 state = path.stat()
@@ -83,10 +116,28 @@ class BlockFiles:
         """Fine if it is not there."""
         self._path(key).unlink(missing_ok=True)
 
+    @property
+    def _opened(self) -> Path:
+        if self._folder is None:
+            raise OSError(f"{self._directory} could not be opened")
+        return self._folder
+
     def _path(self, key: ContentKey) -> Path:
         group, digest = key
         name = digest.hex()
-        return self._root / name[:2] / f"{name}-{group}"
+        return self._opened / name[:2] / f"{name}-{group}"
+
+
+def _locked(folder: Path, *, wait: bool) -> int:
+    """A descriptor of the folder that holds a lock on it until it is closed. Without `wait`, BlockingIOError where
+    another one holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _key_of(name: str) -> ContentKey | None:

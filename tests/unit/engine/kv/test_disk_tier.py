@@ -28,8 +28,9 @@ class Rig:
         self.memory = bytearray(40 * SIZE)
         self.jobs: list[Callable[[], None]] = []
         self.now = 0.0
+        self.files = BlockFiles(directory, fingerprint)
         self.disk = DiskTier(
-            BlockFiles(directory, fingerprint),
+            self.files,
             memoryview(self.memory),
             block_bytes=SIZE,
             max_bytes=blocks * FILE,
@@ -37,6 +38,11 @@ class Rig:
             clock=lambda: self.now,
         )
         self.disk.open()
+
+    def end(self) -> None:
+        """As the end of the engine's process does."""
+        assert self.files._lock is not None
+        os.close(self.files._lock)
 
     def work(self) -> list[Done]:
         while self.jobs:
@@ -56,6 +62,14 @@ class Rig:
 
     def content(self, slot: int) -> bytes:
         return bytes(self.memory[slot * SIZE : (slot + 1) * SIZE])
+
+
+def earlier_run(directory: Path, *numbers: int, fingerprint: str = "a") -> None:
+    """An engine that wrote these blocks and ended."""
+    rig = Rig(directory, fingerprint=fingerprint)
+    for number in numbers:
+        rig.write(number)
+    rig.end()
 
 
 def files(directory: Path) -> list[Path]:
@@ -82,7 +96,7 @@ def test_a_call_returns_before_the_disk_has_done_anything(tmp_path: Path) -> Non
 
 
 def test_the_next_start_finds_what_was_written(tmp_path: Path) -> None:
-    Rig(tmp_path).write(7)
+    earlier_run(tmp_path, 7)
     rig = Rig(tmp_path)
     assert rig.disk.use.blocks == 1
     assert rig.read(7).error is None
@@ -90,10 +104,35 @@ def test_the_next_start_finds_what_was_written(tmp_path: Path) -> None:
 
 
 def test_another_model_never_reads_it_and_gets_the_room(tmp_path: Path) -> None:
-    Rig(tmp_path).write(7)
+    earlier_run(tmp_path, 7)
     rig = Rig(tmp_path, fingerprint="b")
     assert key(7) not in rig.disk
     assert files(tmp_path) == []
+
+
+def test_two_engines_with_one_directory_leave_each_other_their_blocks(tmp_path: Path) -> None:
+    """Each start removed the other's folder: then every read of the other failed, and its size was exceeded."""
+    first, second = Rig(tmp_path), Rig(tmp_path)
+    first.write(1)
+    second.write(2)
+    other_model = Rig(tmp_path, fingerprint="b")
+    assert [(key(1) in rig.disk, key(2) in rig.disk) for rig in (first, second)] == [(True, False), (False, True)]
+    assert other_model.disk.use.blocks == 0
+    assert first.read(1).error is None
+    assert second.read(2).error is None
+
+
+def test_of_the_folders_of_engines_that_ended_the_last_one_is_kept(tmp_path: Path) -> None:
+    first, second = Rig(tmp_path), Rig(tmp_path)
+    first.write(1)
+    second.write(2)
+    for age, rig in ((20, first), (10, second)):
+        assert rig.files._folder is not None
+        os.utime(rig.files._folder, (1e9 - age, 1e9 - age))
+        rig.end()
+    next_start = Rig(tmp_path)
+    assert [number for number in (1, 2) if key(number) in next_start.disk] == [2]
+    assert len(files(tmp_path)) == 1
 
 
 def test_it_stays_within_its_size_and_drops_the_longest_unused(tmp_path: Path) -> None:
@@ -107,9 +146,7 @@ def test_it_stays_within_its_size_and_drops_the_longest_unused(tmp_path: Path) -
 
 
 def test_a_smaller_size_at_the_next_start_removes_what_is_too_much(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    for number in range(5):
-        rig.write(number)
+    earlier_run(tmp_path, *range(5))
     assert Rig(tmp_path, blocks=2).disk.use.blocks == len(files(tmp_path)) == 2
 
 
@@ -159,7 +196,7 @@ def test_a_corrupt_file_is_a_failed_read_and_is_removed(
 
 
 def test_a_file_of_another_size_is_not_taken_at_the_start(tmp_path: Path) -> None:
-    Rig(tmp_path).write(7)
+    earlier_run(tmp_path, 7)
     (path,) = files(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     rig = Rig(tmp_path)
@@ -167,7 +204,7 @@ def test_a_file_of_another_size_is_not_taken_at_the_start(tmp_path: Path) -> Non
 
 
 def test_a_file_half_written_at_a_crash_is_never_seen(tmp_path: Path) -> None:
-    Rig(tmp_path).write(7)
+    earlier_run(tmp_path, 7)
     (path,) = files(tmp_path)
     path.rename(path.with_name(path.name + ".partial"))
     rig = Rig(tmp_path)

@@ -1,4 +1,4 @@
-"""What is kept free beside the KV cache is what the largest step takes where it takes most: at the end of the context."""
+"""What is kept free beside the KV cache is what the largest step takes where it takes most: far into a context."""
 
 from __future__ import annotations
 
