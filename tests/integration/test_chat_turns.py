@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
 import pytest
@@ -14,14 +15,21 @@ from kvik_engine.ipc.messages import FinishReason
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.load import load_runner
 from kvik_engine.runner.runner import ModelRunner
+from kvik_engine.text.chat_template import ChatTemplate
 from kvik_engine.text.tokenizer import TextModel, load_text_model
 from tests.support.demo_model import demo_model
+from tests.support.live_engine import MODEL, LiveEngine
 from tests.support.real_core import RealCore, Settings, engine_config
 
 pytestmark = pytest.mark.timeout(600)
 
 QUESTIONS = ("What is the capital of France?", "And of Italy?", "Which of the two is larger?")
 STEPS = 16
+SHORTENS_ANSWERS = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' and not loop.last %}{{ m.content[:9] }}{% else %}{{ m.content }}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""As templates do that leave the reasoning out of earlier answers."""
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +82,33 @@ def test_each_turn_finds_all_of_the_one_before(
     # All of the turn before, not a part: its prompt and answer alone are longer than this.
     assert found[1] > 40
     assert found[2] > found[1] + STEPS
+
+
+def test_where_a_template_leaves_out_earlier_answers_the_hit_ends_and_nothing_breaks(
+    runner: ModelRunner, config: EngineConfig, text: TextModel
+) -> None:
+    shortening = replace(text, template=ChatTemplate(SHORTENS_ANSWERS, {}))
+    cold, _, _ = chat(RealCore(runner, config, Settings(at_once=1, chunk=512, prefix_cache="disabled")), shortening)
+    warm, found, shared = chat(RealCore(runner, config, Settings(at_once=1, chunk=512)), shortening)
+    assert warm == cold
+    assert found == shared
+    assert 0 < found[1] < found[2]
+
+
+def test_over_http_the_next_turn_is_billed_what_was_found(engine: LiveEngine) -> None:
+    first = [{"role": "user", "content": "Name a colour of the rainbow, please."}]
+    options = {"model": MODEL, "temperature": 0, "max_tokens": 12}
+    one = engine.openai.chat.completions.create(messages=first, **options)
+    second = [
+        *first,
+        {"role": "assistant", "content": one.choices[0].message.content},
+        {"role": "user", "content": "Another?"},
+    ]
+    two = engine.openai.chat.completions.create(messages=second, **options)
+    before = one.usage.prompt_tokens + one.usage.completion_tokens - 1
+    assert two.usage.prompt_tokens_details.cached_tokens in (before, before + 1)
+    salted = engine.openai.chat.completions.create(messages=second, **options, extra_body={"cache_salt": "another"})
+    assert salted.usage.prompt_tokens_details.cached_tokens == 0
+    assert salted.choices[0].message.content == two.choices[0].message.content
+    again = engine.openai.chat.completions.create(messages=second, **options, extra_body={"cache_salt": "another"})
+    assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens - 1

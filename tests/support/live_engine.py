@@ -45,6 +45,7 @@ class LiveEngine:
         self.port, self.metrics_port = free_ports(2)
         self.log = self.folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._client: OpenAI | None = None
 
     def start(self) -> None:
         """Returns at once."""
@@ -88,8 +89,11 @@ class LiveEngine:
 
     @property
     def openai(self) -> OpenAI:
-        """The official client, unmodified, without retries."""
-        return OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=60)
+        """The official client, unmodified, without retries. One for all calls: it keeps connections until `stop`."""
+        if self._client is None:
+            url = f"http://127.0.0.1:{self.port}/v1"
+            self._client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+        return self._client
 
     def probe(self, path: str) -> int | None:
         """Status of a GET on the metrics port; None when nobody answers."""
@@ -139,6 +143,8 @@ class LiveEngine:
 
     def stop(self) -> None:
         """Whatever it does, it is gone afterwards, and its children with it."""
+        if self._client is not None:
+            self._client.close()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
