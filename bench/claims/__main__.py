@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench.claims import batching, chat, chunking, fork, paging, prefix, sharing
+from bench.claims import batching, chat, chunking, fork, ladder, paging, prefix, sharing, swapping
 from bench.claims.claim import Claim, line
 from bench.claims.engine import demo_runner
 from bench.claims.page import PAGE, RESULTS, merge, page, read_results
@@ -28,9 +28,11 @@ CLAIMS: tuple[Claim, ...] = (
     *prefix.CLAIMS,
     *chat.CLAIMS,
     *chunking.CLAIMS,
+    *swapping.CLAIMS,
     *fork.CLAIMS,
     *sharing.CLAIMS,
     *paging.CLAIMS,
+    *ladder.CLAIMS,
 )
 
 

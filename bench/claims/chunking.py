@@ -2,34 +2,42 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bench.claims.claim import CPU_CLOCK, Claim, Measured
 from bench.claims.engine import Arrival, Engine, Served, demo_config, demo_runner
 from bench.claims.workload import prompt
 
 STREAMS, STREAM_PROMPT, LONG_PROMPT, CHUNK, WHOLE = 4, 32, 4000, 128, 4096
+ROUNDS = 2
 _BEFORE = 10
 """Tokens of each stream before the long prompt comes."""
 
 
 def chunked_prefill() -> Measured:
-    baseline = [_largest_gap(WHOLE) for _ in range(2)]
-    ours = [_largest_gap(CHUNK) for _ in range(2)]
-    worst, best = min(gap for gap, _ in baseline), min(gap for gap, _ in ours)
-    step = statistics.median(chunk for _, chunk in ours)
-    ok = best < worst and best <= 2 * step
+    worst = min(_gaps(WHOLE).largest for _ in range(ROUNDS))
+    ours = min((_gaps(CHUNK) for _ in range(ROUNDS)), key=lambda gaps: gaps.largest / gaps.median)
+    of_a_step = ours.largest / ours.median
+    ok = ours.largest < worst and of_a_step <= 2
     return Measured(
         baseline=worst,
-        ours=best,
-        ratio=worst / best,
+        ours=ours.largest,
+        ratio=worst / ours.largest,
         ok=ok,
-        reason=None if ok else f"the largest gap is {best / step:.2f} times a chunk's own step",
-        figures={"median gap while chunks are computed": step, "largest gap of median gaps": best / step},
+        reason=None if ok else f"the largest gap is {of_a_step:.2f} times a chunk's own step",
+        figures={"median gap while chunks are computed": ours.median, "largest gap of median gaps": of_a_step},
     )
 
 
-def _largest_gap(chunk: int) -> tuple[float, float]:
-    """Of the streams, from the arrival of the long prompt to its first token; and the median gap there."""
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Between tokens of the streams, from the arrival of the long prompt to its first token."""
+
+    largest: float
+    median: float
+
+
+def _gaps(chunk: int) -> _Gaps:
     engine = Engine(
         demo_runner(), demo_config(blocks=400, max_batch_tokens=WHOLE, chunked_prefill_tokens=chunk, max_requests=8)
     )
@@ -45,7 +53,7 @@ def _largest_gap(chunk: int) -> tuple[float, float]:
         for before, after in zip(one.token_times, one.token_times[1:], strict=False)
         if after > long.arrival.at
     ]
-    return max(entered), statistics.median(entered)
+    return _Gaps(max(entered), statistics.median(entered))
 
 
 def _all_have(served: Sequence[Served], tokens: int) -> bool:
@@ -57,7 +65,7 @@ CLAIMS = (
         id="5",
         what="Chunked prefill: running streams hardly wait for a prompt of 4,000 tokens",
         baseline=f"the prompt in one piece (chunkedPrefillTokens {WHOLE})",
-        unit="seconds of the largest gap between tokens of a running stream, best of 2 rounds each",
+        unit=f"seconds of the largest gap between tokens of a running stream, best of {ROUNDS} rounds each",
         wanted=f"smaller, and at most twice the step of a chunk of {CHUNK}",
         concurrency=f"{STREAMS} streams and the prompt",
         prompt_tokens=f"{STREAM_PROMPT} of each stream, then {LONG_PROMPT}",

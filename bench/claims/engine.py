@@ -101,8 +101,9 @@ class Engine:
         self._channel = _Channel()
         ledger = size(config, runner.facts)
         runner.allocate(ledger.blocks)
+        host = runner.allocate_host(ledger.swap_slots) if ledger.swap_slots else None
         self.core: EngineCore = build_core(
-            config, runner, ledger, self._channel, self.clock, overlap=0, strategy=strategy
+            config, runner, ledger, self._channel, self.clock, overlap=0, strategy=strategy, host=host
         )
         self._served: list[Served] = []
 

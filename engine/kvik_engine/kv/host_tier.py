@@ -109,7 +109,7 @@ class HostTier:
         self.pool = pool
         self._kv = kv
         self._names = names
-        self._choice = choice
+        self.choice = choice
         self._below = below or NoLowerTier()
         self._jobs: set[Slot] = set()
         """Slots that the tier below reads or writes."""
@@ -165,7 +165,7 @@ class HostTier:
         blocks = dict.fromkeys(block for branch in filled for table in self._filled(branch) for block in table)
         blocks.pop(SCRATCH, None)
         tokens = len(blocks) * self._kv.block_tokens // len(self._kv.groups)
-        if blocks and self._choice.prefers_swap(tokens):
+        if blocks and self.choice.prefers_swap(tokens):
             self._swap_out(filled, list(blocks), step)
         for branch in request.live:
             self._ready.discard(branch)
@@ -259,7 +259,7 @@ class HostTier:
         )
 
     def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
-        self._choice.observe(seconds, prefill_tokens)
+        self.choice.observe(seconds, prefill_tokens)
         for slot in self._spilled.pop(step, ()):
             if slot.key is not None and self._below.write(slot.key, slot):
                 self.pool.pin(slot)
