@@ -125,7 +125,7 @@ def report_parts(report: Report) -> None:
 
 def report_simulator(report: Report) -> None:
     """The simulator runs the real scheduler and KV manager; at about 16 running requests."""
-    settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
+    settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512, "max_queued_requests": 256}
     trace = generate(faster(CHAT, 2.4), seconds=160.0, seed=0)
     before = time.thread_time()
     outcome = simulate(trace, H100_8B, config_of(H100_8B, **settings), max_steps=SIMULATED_STEPS)

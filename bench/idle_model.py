@@ -113,6 +113,7 @@ class IdleCore:
             run_dir="none",
             max_requests=rows,
             max_batch_tokens=max(4096, rows),
+            chunked_prefill_tokens=512,
             max_queued_requests=queued + rows,
             kv_cache_size=(blocks + 1) * block_bytes,
         )

@@ -122,6 +122,8 @@ def main() -> int:
         device="cpu",
         max_requests=arguments.rows,
         max_batch_tokens=arguments.rows * PROMPT,
+        chunked_prefill_tokens=arguments.rows * PROMPT,
+        max_queued_requests=0,
         run_dir=str(model),
     )
     runner = load_runner(config, lambda _: None)

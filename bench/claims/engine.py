@@ -201,6 +201,8 @@ def demo_runner() -> ModelRunner:
         threads=1,
         max_requests=MAX_REQUESTS,
         max_batch_tokens=512,
+        chunked_prefill_tokens=512,
+        max_queued_requests=0,
         block_tokens=BLOCK_TOKENS,
     )
     return load_runner(config, lambda _: None)

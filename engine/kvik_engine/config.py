@@ -6,8 +6,9 @@ Standard library only: `launch` reads it too.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 SLO_CLASSES = ("interactive", "balanced", "batch")
 """By the number that scheduling uses: lower is served first."""
@@ -15,7 +16,7 @@ SLO_CLASSES = ("interactive", "balanced", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of one engine. Sizes are bytes, times seconds, fractions 0-1."""
+    """Settings of one engine. Sizes are bytes, times seconds, fractions 0-1. What the class decides has no default."""
 
     source: str
     """As the user gave it: demo, a directory, a .gguf file or hf://ORG/NAME@REV."""
@@ -45,10 +46,10 @@ class EngineConfig:
     """Seconds to the first token that requests of the class should keep to; None: no target."""
     admission: str = "queue"
     """queue or goodput."""
-    max_requests: int = 64
-    max_batch_tokens: int = 4096
-    chunked_prefill_tokens: int = 512
-    max_queued_requests: int = 256
+    max_requests: int
+    max_batch_tokens: int
+    chunked_prefill_tokens: int
+    max_queued_requests: int
     preemption_mode: str = "auto"
     """auto, swap, recompute."""
     swap_threshold_tokens: int | None = None
@@ -81,3 +82,7 @@ class EngineConfig:
     def read(cls, path: Path) -> EngineConfig:
         """What `write` wrote."""
         return cls(**json.loads(path.read_text()))
+
+
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig) if field.default is not MISSING}
+"""What a setting is when nobody says otherwise. Help texts, checks and other commands read it here."""

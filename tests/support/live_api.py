@@ -93,6 +93,7 @@ class LiveApi:
 def engine_config(run_dir: Path, **more: Any) -> EngineConfig:
     """A small configuration."""
     base: dict[str, Any] = {"source": "tiny", "model_path": "/nowhere", "model_name": MODEL}
+    base |= {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512, "max_queued_requests": 256}
     return EngineConfig(**(base | {"cache_dir": str(run_dir), "run_dir": str(run_dir)} | more))
 
 

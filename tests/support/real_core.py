@@ -44,6 +44,8 @@ def engine_config(model: Path, *, dtype: str, device: str = "cpu", max_requests:
         dtype=dtype,
         max_requests=max_requests,
         max_batch_tokens=512,
+        chunked_prefill_tokens=512,
+        max_queued_requests=256,
         run_dir=str(model.parent),
     )
 

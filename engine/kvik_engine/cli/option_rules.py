@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
 
 Given = Mapping[str, Any]
 """The options that were given, as `read_options` reads them; `device` as `resolve_device` names it."""
+
+
+def _value(given: Given, name: str) -> Any:
+    return given.get(name, DEFAULTS[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Rule:
 
 RULES = (
     Rule(
-        lambda given: given.get("port", 8000) == given.get("metrics_port", 8001),
+        lambda given: _value(given, "port") == _value(given, "metrics_port"),
         "--port and --metrics-port are the same",
     ),
     Rule(
@@ -50,7 +55,7 @@ RULES = (
         "--preemption-mode=swap needs --swap-space",
     ),
     Rule(
-        lambda given: "swap_threshold_tokens" in given and given.get("preemption_mode", "auto") != "auto",
+        lambda given: "swap_threshold_tokens" in given and _value(given, "preemption_mode") != "auto",
         "--swap-threshold-tokens is read with --preemption-mode=auto only: leave one of them out",
     ),
     Rule(

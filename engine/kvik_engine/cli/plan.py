@@ -14,6 +14,7 @@ from typing import Any
 
 from kvik_engine.cli import values
 from kvik_engine.cli.serve_options import Option
+from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
 
 HELP = "say what a model needs and how many requests fit"
@@ -22,14 +23,14 @@ _DTYPES = ("fp32", "bf16", "fp16")
 _OPTIONS = (
     Option("memory", values.size, "Device", "SIZE", "of the device, such as 80GiB", "the GPU's"),
     Option("gpu", str, "Device", "NAME", "for time and cost, such as h100", "no time, no cost"),
-    Option("memory_fraction", values.fraction, "Device", "0-1", "of the memory, weights included", "0.9"),
+    Option("memory_fraction", values.fraction, "Device", "0-1", "of the memory, weights included"),
     Option("tensor_parallel", values.count(1, 1024), "Device", "N", "devices that share the model", "1"),
     Option("price_per_hour", values.price, "Device", "PRICE", "of one GPU, in any currency", "no cost"),
     Option("context", values.count(1, 1 << 28), "Requests", "N", "tokens of a request, answer included", "the model's"),
     Option("concurrency", values.count(1, 1 << 20), "Requests", "N", "requests at once", "64"),
     Option("shared_prefix", values.count(0, 1 << 28), "Requests", "N", "tokens that all begin with", "0"),
     Option("dtype", values.one_of(*_DTYPES), "Engine", "|".join(_DTYPES), "of weights and KV cache", "bf16"),
-    Option("block_tokens", values.power_of_two(8, 256), "Engine", "N", "tokens a block; a power of two", "16"),
+    Option("block_tokens", values.power_of_two(8, 256), "Engine", "N", "tokens a block; a power of two"),
     Option("max_batch_tokens", values.count(16, 1 << 20), "Engine", "N", "tokens computed in a step", "4096"),
     Option("cache_dir", str, "Engine", "DIR", "where fetched models are", "~/.cache/kvik"),
 )
@@ -42,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in _OPTIONS:
         group = groups.get(option.group) or groups.setdefault(option.group, parser.add_argument_group(option.group))
-        help_text = f"{option.help} (default: {option.default})"
-        group.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=help_text)
+        group.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.full_help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     model = read_model(local.path)
     wanted = Wanted(
         memory_bytes=memory_bytes,
-        memory_fraction=given.get("memory_fraction", 0.9),
+        memory_fraction=given.get("memory_fraction", DEFAULTS["memory_fraction"]),
         dtype=given.get("dtype", "bf16"),
-        block_tokens=given.get("block_tokens", 16),
+        block_tokens=given.get("block_tokens", DEFAULTS["block_tokens"]),
         context=given.get("context", model.config.context_length),
         concurrency=given.get("concurrency", 64),
         shared_prefix=given.get("shared_prefix", 0),

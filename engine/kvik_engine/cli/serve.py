@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvik_engine.config import EngineConfig
+from kvik_engine.config import DEFAULTS, EngineConfig
 
 HELP = "serve a model"
 
@@ -30,8 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS:
         group = groups.get(option.group) or groups.setdefault(option.group, parser.add_argument_group(option.group))
-        help_text = f"{option.help} (default: {option.default})"
-        group.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=help_text)
+        group.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.full_help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,9 +56,9 @@ def build_config(source: str, given: Mapping[str, Any], run_base: Path) -> Engin
     from kvik_engine.cli.option_rules import check_options
     from kvik_engine.cli.sources import default_cache_dir, local_model
 
-    settings = {**given, "device": resolve_device(given.get("device", "auto"))}
+    settings = {**given, "device": resolve_device(given.get("device", DEFAULTS["device"]))}
     check_options(settings)
-    settings |= batching(settings.setdefault("slo_class", "balanced"), settings["device"], settings)
+    settings |= batching(settings.get("slo_class", DEFAULTS["slo_class"]), settings["device"], settings)
     digest, name = settings.pop("digest", None), settings.pop("model_name", None)
     cache_dir = Path(settings.pop("cache_dir", None) or default_cache_dir(os.environ))
     model = local_model(source, cache_dir)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvik_engine.cli import values
+from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
 
 ENVIRONMENT_PREFIX = "KVIK_"
@@ -16,14 +17,25 @@ FAULTS = "KVIK_FAULTS"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A flag. `default` is what the help says; the value itself comes from EngineConfig or the class table."""
+    """A flag. Its default is that of EngineConfig, by name; `default` is for the help where that says too little."""
 
     name: str
     read: Callable[[str], Any]
     group: str
     metavar: str
     help: str
-    default: str
+    default: str | None = None
+
+    @property
+    def full_help(self) -> str:
+        return f"{self.help} (default: {self._shown_default})"
+
+    @property
+    def _shown_default(self) -> str:
+        if self.default is not None:
+            return self.default
+        value = DEFAULTS[self.name]
+        return f"{value:g}s" if self.read is values.duration else str(value)
 
     @property
     def flag(self) -> str:
@@ -37,20 +49,19 @@ class Option:
 _CLASS = "by --slo-class"
 
 OPTIONS = (
-    Option("host", values.word, "Network", "ADDRESS", "address both ports listen on", "0.0.0.0"),
-    Option("port", values.count(1, 65535), "Network", "PORT", "the OpenAI API", "8000"),
-    Option("metrics_port", values.count(1, 65535), "Network", "PORT", "probes, load and metrics", "8001"),
+    Option("host", values.word, "Network", "ADDRESS", "address both ports listen on"),
+    Option("port", values.count(1, 65535), "Network", "PORT", "the OpenAI API"),
+    Option("metrics_port", values.count(1, 65535), "Network", "PORT", "probes, load and metrics"),
     Option("api_keys_file", str, "Network", "FILE", "ask for API keys: a line NAME:KEY each", "no keys"),
     Option("model_name", values.word, "Model", "NAME", "the id clients send", "last part of MODEL"),
     Option("digest", values.digest, "Model", "sha256:HEX", "refuse to start on other files", "not checked"),
-    Option("device", values.one_of("auto", "cpu", "gpu"), "Model", "auto|cpu|gpu", "where to compute", "auto"),
+    Option("device", values.one_of("auto", "cpu", "gpu"), "Model", "auto|cpu|gpu", "where to compute"),
     Option(
         "dtype",
         values.one_of("auto", "fp32", "bf16", "fp16"),
         "Model",
         "auto|fp32|bf16|fp16",
         "element type; auto measures on a CPU",
-        "auto",
     ),
     Option(
         "attention",
@@ -58,7 +69,6 @@ OPTIONS = (
         "Model",
         "auto|reference|cpu|triton",
         "attention backend",
-        "auto",
     ),
     Option("max_context_tokens", values.count(16, 1 << 24), "Model", "N", "longest prompt + answer", "the model's own"),
     Option(
@@ -67,7 +77,6 @@ OPTIONS = (
         "Batching",
         "interactive|balanced|batch",
         "decides the defaults below and the priority of requests",
-        "balanced",
     ),
     Option("slo_ttft", values.duration, "Batching", "TIME", "target for the time to first token, as 500ms", "none"),
     Option(
@@ -76,7 +85,6 @@ OPTIONS = (
         "Batching",
         "queue|goodput",
         "goodput refuses with 429 what would miss --slo-ttft",
-        "queue",
     ),
     Option("max_requests", values.count(1, 4096), "Batching", "N", "sequences computed together", _CLASS),
     Option("max_batch_tokens", values.count(16, 1 << 20), "Batching", "N", "tokens computed in a step", _CLASS),
@@ -95,7 +103,6 @@ OPTIONS = (
         "Batching",
         "auto|swap|recompute",
         "what becomes of the KV of requests that give way; auto takes the quicker way, swap needs --swap-space",
-        "auto",
     ),
     Option(
         "swap_threshold_tokens",
@@ -106,21 +113,20 @@ OPTIONS = (
         "as measured",
     ),
     Option("kv_cache_size", values.size, "KV cache", "SIZE", "such as 256Mi; instead of --memory-fraction", "the rest"),
-    Option("memory_fraction", values.fraction, "KV cache", "0-1", "of the device's memory, weights included", "0.9"),
+    Option("memory_fraction", values.fraction, "KV cache", "0-1", "of the device's memory, weights included"),
     Option("swap_space", values.size, "KV cache", "SIZE", "host memory for preempted KV and evicted prefixes", "none"),
     Option("disk_cache", str, "KV cache", "DIR", "keep evicted prefixes here, too; needs --swap-space", "none"),
     Option("disk_cache_size", values.size, "KV cache", "SIZE", "of --disk-cache at most; given with it", "none"),
-    Option("block_tokens", values.power_of_two(8, 256), "KV cache", "N", "tokens a block; a power of two", "16"),
+    Option("block_tokens", values.power_of_two(8, 256), "KV cache", "N", "tokens a block; a power of two"),
     Option(
         "prefix_cache",
         values.one_of("radix", "block-hash", "disabled"),
         "KV cache",
         "radix|block-hash|disabled",
         "share equal prompt beginnings, to the token or in whole blocks",
-        "radix",
     ),
-    Option("drain_timeout", values.duration, "Process", "TIME", "for running requests at shutdown", "120s"),
-    Option("startup_timeout", values.duration, "Process", "TIME", "until the model must be warm", "30m"),
+    Option("drain_timeout", values.duration, "Process", "TIME", "for running requests at shutdown"),
+    Option("startup_timeout", values.duration, "Process", "TIME", "until the model must be warm"),
     Option("threads", values.count(1, 1024), "Process", "N", "CPU threads of the core", "the CPU quota"),
     Option("cache_dir", str, "Process", "DIR", "for downloads and conversions", "~/.cache/kvik"),
     Option("run_dir", str, "Process", "DIR", "for sockets", "/tmp/kvik-UID"),

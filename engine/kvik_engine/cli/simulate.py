@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kvik_engine.cli.class_defaults import batching
     from kvik_engine.cli.option_rules import check_options
     from kvik_engine.cli.serve_options import read_options
+    from kvik_engine.config import DEFAULTS
     from kvik_engine.simulation.device import DEVICES
     from kvik_engine.simulation.report import class_targets, report
     from kvik_engine.simulation.simulate import config_of, simulate
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = DEVICES[arguments.device]
     given = read_options({name: getattr(arguments, name) for name in _ENGINE_OPTIONS}, {})
     check_options(given)
-    given |= batching(given.get("slo_class", "balanced"), device.kind, given)
+    given |= batching(given.get("slo_class", DEFAULTS["slo_class"]), device.kind, given)
     trace = _trace(arguments)
     if arguments.write_trace is not None:
         write_trace(arguments.write_trace, trace)

@@ -18,6 +18,7 @@ from kvik_engine.text.tokenizer import load_text_model
 from tests.support.byte_tokenizer import byte_text_model
 from tests.support.demo_model import demo_model
 from tests.support.gguf_files import byte_level_metadata, tiny_gguf
+from tests.support.live_api import engine_config
 
 SAMPLES = [
     "Hello, world! It's 12345 o'clock.",
@@ -34,9 +35,7 @@ SAMPLES = [
 
 
 def config(path: Path, cache: Path, **more: Any) -> EngineConfig:
-    return EngineConfig(
-        source="x", model_path=str(path), model_name="m", cache_dir=str(cache), run_dir=str(cache), **more
-    )
+    return engine_config(cache, model_path=str(path), **more)
 
 
 @pytest.fixture

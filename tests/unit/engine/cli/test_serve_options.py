@@ -19,7 +19,7 @@ from kvik_engine.cli.devices import resolve_device
 from kvik_engine.cli.serve import build_config
 from kvik_engine.cli.serve_options import OPTIONS, read_options
 from kvik_engine.cli.sources import default_cache_dir
-from kvik_engine.config import EngineConfig
+from kvik_engine.config import DEFAULTS, EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.run_dir import RunDir
 from tests.support.live_api import engine_config
@@ -170,6 +170,15 @@ def test_help_shows_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
         assert option.flag in text
     assert text.count("(default:") == len(OPTIONS)
     assert "hf://ORG/NAME@REV" in text
+
+
+def test_the_help_reads_defaults_from_the_configuration() -> None:
+    """They stood in four places; the one that served was not always the one that was shown."""
+    shown = {option.name: option.full_help for option in OPTIONS if option.default is None}
+    assert all(DEFAULTS[name] is not None for name in shown)
+    assert shown["port"].endswith("(default: 8000)")
+    assert shown["drain_timeout"].endswith("(default: 120s)")
+    assert {"max_requests", "max_queued_requests"}.isdisjoint(DEFAULTS), "the class decides"
 
 
 def test_the_command_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ def make_config(tmp_path: Path, **changes: object) -> EngineConfig:
         max_requests=4,
         max_batch_tokens=64,
         chunked_prefill_tokens=32,
+        max_queued_requests=256,
         kv_cache_size=64 * 200,
     )
     return replace(config, **changes)  # type: ignore[arg-type]

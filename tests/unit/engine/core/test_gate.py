@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvik_engine.config import EngineConfig
@@ -175,6 +177,6 @@ def test_without_overload_goodput_admission_refuses_nobody() -> None:
 
 def test_goodput_without_a_target_is_a_start_error() -> None:
     scheduler = Harness().scheduler
-    for settings in ({"admission": "goodput"}, {"admission": "hope"}):
+    for admission in ("goodput", "hope"):
         with pytest.raises(StartError):
-            gate(config_of(H100_8B, **settings), scheduler)
+            gate(replace(interactive(admission), slo_ttft=None), scheduler)

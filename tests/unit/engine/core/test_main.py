@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kvik_engine.config import EngineConfig
 from kvik_engine.core import main as core_main
 from kvik_engine.core.main import StopFlag, main, run, stall_seconds
 from kvik_engine.errors import StartError, StartReason
@@ -18,6 +17,7 @@ from kvik_engine.ipc.heartbeat import HeartbeatWriter, Phase
 from kvik_engine.ipc.messages import ToCore
 from kvik_engine.kv.check import BooksDoNotBalance
 from tests.support.engine_harness import Harness, MemoryChannel
+from tests.support.live_api import engine_config
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +35,7 @@ def _own_signals_and_logging() -> Iterator[None]:
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "config.json"
-    config = EngineConfig(
-        source="demo", model_path="x", model_name="demo", run_dir=str(tmp_path), cache_dir=str(tmp_path)
-    )
-    config.write(path)
+    engine_config(tmp_path).write(path)
     return path
 
 

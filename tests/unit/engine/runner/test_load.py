@@ -29,6 +29,8 @@ def config(tmp_path: Path) -> EngineConfig:
         dtype="fp32",
         max_requests=4,
         max_batch_tokens=32,
+        chunked_prefill_tokens=32,
+        max_queued_requests=4,
         threads=1,
     )
 

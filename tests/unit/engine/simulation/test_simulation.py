@@ -15,7 +15,7 @@ from kvik_engine.simulation.trace import TraceError, TraceRequest, prompt_of, re
 from kvik_engine.simulation.workloads import CHAT, WORKLOADS, faster, generate
 from kvik_engine.step import Row, RowWork, StepPlan
 
-SETTINGS = {"max_requests": 8, "max_batch_tokens": 512, "chunked_prefill_tokens": 128}
+SETTINGS = {"max_requests": 8, "max_batch_tokens": 512, "chunked_prefill_tokens": 128, "max_queued_requests": 256}
 
 
 def run(*requests: TraceRequest, overlap: int = 0, **settings: object) -> Outcome:
@@ -161,7 +161,7 @@ def test_a_load_that_cannot_be_made_is_a_wrong_argument(
 
 
 def test_a_run_ends_at_its_most_steps() -> None:
-    settings = {"max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
+    settings = {**SETTINGS, "max_requests": 64, "max_batch_tokens": 4096, "chunked_prefill_tokens": 512}
     trace = generate(faster(CHAT, 2.4), seconds=10.0, seed=0)
     assert simulate(trace, H100_8B, config_of(H100_8B, **settings), max_steps=300).steps == 300
 
