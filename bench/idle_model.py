@@ -17,6 +17,7 @@ from kvik_engine.attention.backend import AttentionBatch, LayerAttention, StepAt
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, size
+from kvik_engine.core.garbage import collect_between_steps
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.framing import pack
@@ -136,6 +137,7 @@ class IdleCore:
         self.runner.allocate(ledger.blocks)
         self.core: EngineCore = build_core(config, self.runner, ledger, self.channel, lambda: self._now, overlap=0)
         self._requests = 0
+        collect_between_steps()
 
     def submit(self, count: int, prompt_tokens: int) -> None:
         """So many requests with prompts that have nothing in common."""

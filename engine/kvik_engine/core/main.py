@@ -20,6 +20,7 @@ from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, describe, limits, size
 from kvik_engine.core.disk_cache import open_disk_cache
 from kvik_engine.core.faults import ENVIRONMENT, parse_faults, with_faults
+from kvik_engine.core.garbage import collect_between_steps
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError
@@ -106,6 +107,7 @@ def serve(config: EngineConfig) -> None:
     channel = CoreChannel(core_socket(config.run_dir), hello)
     failing = with_faults(runner, faults)
     core = build_core(config, failing, ledger, channel, time.monotonic, overlap=OVERLAP, host=host, below=below)
+    collect_between_steps()
     stop = StopFlag()
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})
     try:
