@@ -65,6 +65,7 @@ def _output(news: News) -> Output:
 
 
 def _token(sample: Sample) -> OutputToken:
-    if sample.logprob is None:
-        return OutputToken(sample.token)
-    return OutputToken(sample.token, sample.logprob, [TopLogprob(top.token, top.logprob) for top in sample.top])
+    _, token, logprob, top, _ = sample
+    if logprob is None:
+        return OutputToken(token)
+    return OutputToken(token, logprob, [TopLogprob(other.token, other.logprob) for other in top])

@@ -56,12 +56,12 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 ToCore = Submit | Abort
 
 
-class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
+class TopLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token: int
     logprob: float
 
 
-class OutputToken(msgspec.Struct, frozen=True, array_like=True):
+class OutputToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One generated token; `logprob` and `top` only when the request asked for them."""
 
     token: int
@@ -69,7 +69,7 @@ class OutputToken(msgspec.Struct, frozen=True, array_like=True):
     top: list[TopLogprob] = []
 
 
-class Output(msgspec.Struct, frozen=True, array_like=True):
+class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """News of one choice. A stop token that ended the choice is not among `tokens` but is counted in usage by
     `stop_tokens` (1 when a stop token ended it)."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
     widest = -(-int(ends.max()) // rows.block_tokens)
     slots = rows.slots(row_of_token, positions)
     return StepInputs(
-        token_ids=rows.tokens.view(-1).index_select(0, at_places).long(),
+        token_ids=rows.tokens.take(at_places).long(),
         positions=at_positions,
         attention=[
             AttentionBatch(
@@ -84,27 +85,24 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
 
 def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs | None:
     """None when no row samples: every prompt of the step is still incomplete."""
-    last_tokens: list[int] = []
-    source: list[int] = []
-    sampling: list[Row] = []
-    described: list[SamplingRow] = []
-    penalised: list[int] = []
-    end = 0
-    for _, start, length, _, _, sampled_rows in works:
-        end += length
-        for row in sampled_rows:
-            state = rows[row]
-            source.append(len(last_tokens))
-            sampling.append(row)
-            described.append(SamplingRow(state.params, state.choice, state.prompt_length, start + length))
-            if state.penalised:
-                penalised.append(len(described) - 1)
-        if sampled_rows:
-            last_tokens.append(end - 1)
+    _, starts, lengths, _, _, sampled_rows = zip(*works, strict=True)
+    sampling = list(chain.from_iterable(sampled_rows))
     if not sampling:
         return None
-    places = rows.token_places(np.array(sampling), np.array([one.length for one in described]))
-    at_last, at_source, at_places = _to_device(rows.tokens.device, np.array(last_tokens), np.array(source), places)
+    count = np.array(lengths)
+    samples = np.array([len(own) for own in sampled_rows])
+    known = (np.array(starts) + count).repeat(samples)
+    last_tokens = count.cumsum()[samples > 0] - 1
+    source = np.arange(len(last_tokens)).repeat(samples[samples > 0])
+    at_last, at_source, at_places = _to_device(
+        rows.tokens.device, last_tokens, source, rows.token_places(np.array(sampling), known)
+    )
+    states = [rows[row] for row in sampling]
+    described = [
+        SamplingRow(state.params, state.choice, state.prompt_length, length)
+        for state, length in zip(states, known.tolist(), strict=True)
+    ]
+    penalised = [index for index, state in enumerate(states) if state.penalised]
     return SamplingInputs(
         last_tokens=at_last,
         source=None if len(last_tokens) == len(sampling) else at_source,
@@ -126,5 +124,4 @@ def _tokens_of_penalised(
 
 def _to_device(device: torch.device, *arrays: NDArray[np.int64]) -> Sequence[Tensor]:
     """int64 arrays, in one transfer."""
-    parts: tuple[Tensor, ...] = torch.from_numpy(np.concatenate(arrays)).to(device).split([len(a) for a in arrays])
-    return parts
+    return torch.from_numpy(np.concatenate(arrays)).to(device).split_with_sizes([len(array) for array in arrays])

@@ -95,7 +95,7 @@ class RowTable:
 
     def append_tokens(self, places: Tensor, tokens: Tensor) -> None:
         """Store tokens at their `token_places`: int64 [n], both on the device."""
-        self.tokens.view(-1).index_copy_(0, places, tokens.to(torch.int32))
+        self.tokens.put_(places, tokens.to(torch.int32))
 
     def _take(
         self,
@@ -123,4 +123,4 @@ class RowTable:
         at, entries = np.array(places), np.array(blocks, dtype=np.int32)
         self.host_tables.reshape(-1)[at] = entries
         device = self.tokens.device
-        self.block_tables.view(-1).index_copy_(0, torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device))
+        self.block_tables.put_(torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device))

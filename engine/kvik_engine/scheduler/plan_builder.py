@@ -78,11 +78,11 @@ class PlanBuilder:
 
     def work(self, branch: Branch, upto: int, prepared: Prepared, *, forks: Sequence[Branch], samples: bool) -> None:
         """`branch` computes its tokens up to `upto`; with `samples`, it and its fresh `forks` sample the next one."""
-        row, start = _row(branch), branch.scheduled
-        branches = (branch, *forks)
+        row, start, branches = branch.row, branch.scheduled, (branch, *forks)
+        assert row is not None
         for target in branches:
             target.plan(upto, self.step, samples=samples)
-        rows = tuple(map(_row, branches)) if samples else ()
+        rows = (row, *map(_row, forks)) if samples else ()
         from_last_sample = start >= branch.row_tokens
         self._work.append(RowWork(row, start, upto - start, from_last_sample, prepared.new_blocks, rows))
         self._branches.append(branches)

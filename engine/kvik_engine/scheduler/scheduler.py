@@ -151,7 +151,7 @@ class Scheduler:
 
         Before anything is planned, so that no victim has work in this step.
         """
-        if not self._batching.open_to_more(self.running):
+        if not self.waiting or not self._batching.open_to_more(self.running):
             return False
         for candidate in self.waiting.candidates(step.now):
             if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
@@ -200,7 +200,7 @@ class Scheduler:
 
         With `before`, only those that rank before that running request.
         """
-        while min(step.prefill_left, step.tokens_left) and self._batching.open_to_more(self.running):
+        while self.waiting and min(step.prefill_left, step.tokens_left) and self._batching.open_to_more(self.running):
             candidate = self._next_admission(step, slo_class, before)
             if candidate is None:
                 return
