@@ -1,4 +1,4 @@
-"""A request is a group of branches (its n choices), and this is all that can happen to either.
+"""A request is a group of branches (its n choices or beams), and this is all that can happen to either.
 
 Branches are scheduled; requests are admitted, limited and chosen as victims. Both live by the same table:
 
@@ -80,10 +80,12 @@ def after(life: Life, event: LifeEvent) -> Life:
 
 
 class Finish(StrEnum):
-    """Why a branch ended. The same words as on the wire."""
+    """Why a branch ended. The same words as on the wire, where they are told."""
 
     STOP = "stop"
     LENGTH = "length"
+    PRUNED = "pruned"
+    """Other beams of its search were better. Never told."""
     ABORTED = "aborted"
     ERROR = "error"
 
@@ -164,6 +166,10 @@ class Branch:
         self.scheduled = upto
         self.pending += samples
         self.last_step = step
+
+    def sampled(self) -> None:
+        """One of the pending samples came."""
+        self.pending -= 1
 
     def settle(self, upto: int) -> None:
         """A step that computed tokens up to `upto` is done."""

@@ -3,8 +3,8 @@
 A StepPlan never needs a token that the host has not seen: a row's input is host token ids, or the row's own last
 sample, which is on the device. So step N + 1 can be planned before step N is settled.
 
-Order inside a step: rows end, rows start, new blocks and table changes, forks, swap-outs, block copies, swap-ins,
-forward, sampling. So a block may be swapped out and get new content in the same step.
+Order inside a step: rows end, rows start, rows split, chosen tokens, new blocks and table changes, forks, swap-outs,
+block copies, swap-ins, forward, sampling. So a block may be swapped out and get new content in the same step.
 """
 
 from __future__ import annotations
@@ -82,12 +82,23 @@ class RowFork:
 
     Stated in the same step whose work lists `row` in `sampled_rows` of the source's work. `blocks` is the whole table,
     with what the source gets in this step; a later first writer copies a shared, partly filled block (TableChange).
+
+    Among `StepPlan.splits` it is a copy of what the source was before the step, and both may have work of their own.
     """
 
     row: Row
     source: Row
     choice: int
     blocks: tuple[tuple[BlockId, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenToken:
+    """The token at `position` of a row is `token`, whatever the row or the one it was split from sampled there."""
+
+    row: Row
+    position: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,7 @@ class RowWork(NamedTuple):
     """Tokens [start, start + length) of a row are computed in this step.
 
     `from_last_sample` is true when the single input token is the row's last sample, which the host may not have seen;
-    otherwise the ids are among the tokens that the row started with.
+    otherwise the ids are among the tokens that the row started with, or chosen for it (ChosenToken).
     `new_blocks` are appended to the row's tables (one tuple per group) before the forward.
     `sampled_rows` sample from the logits of the last token: empty while a prompt is partly computed, the row itself
     when it is complete, and its fresh forks too.
@@ -154,6 +165,8 @@ class StepPlan:
     work: tuple[RowWork, ...]
     ended: tuple[Row, ...] = ()
     started: tuple[RowStart, ...] = ()
+    splits: tuple[RowFork, ...] = ()
+    chosen: tuple[ChosenToken, ...] = ()
     forks: tuple[RowFork, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
     changes: tuple[TableChange, ...] = ()

@@ -1,7 +1,8 @@
 """No answer ever holds what was in somebody else's prompt.
 
 Each prompt holds a secret of its own. The model tells, token by token, the secret that it reads from its KV, so KV of
-another request would show in the answer. Requests share prefixes, fork, are aborted and preempted in a small pool.
+another request would show in the answer. Requests share prefixes, fork, search by beams, are aborted and
+preempted in a small pool.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
-from kvik_engine.params import SamplingParams
+from kvik_engine.params import BeamParams, SamplingParams
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FULL, VOCAB, FakeRunner, Windows, tokens_in
 
@@ -34,14 +35,21 @@ def tell(visible: Sequence[Sequence[int]], params: SamplingParams, choice: int, 
     return tokens[tokens.index(MARK) + 1 + position % LENGTH]
 
 
+def tell_likely(visible: Sequence[Sequence[int]], position: int) -> list[float]:
+    """The same token, as by far the likeliest."""
+    right = tell(visible, SamplingParams(max_tokens=1, seed=0), 0, position)
+    return [-0.01 if token == right else -20.0 - token / VOCAB for token in range(VOCAB)]
+
+
 def keep_secrets(
     requests: int, *, overlap: int, index: type[RadixCache] | type[BlockHashCache], windows: Windows
 ) -> None:
     rng = random.Random(requests)
-    runner = FakeRunner(block_tokens=BLOCK_TOKENS, rows=AT_ONCE, windows=windows, answer=tell)
+    runner = FakeRunner(block_tokens=BLOCK_TOKENS, rows=AT_ONCE, windows=windows, answer=tell, likely=tell_likely)
     harness = Harness(
         blocks=BLOCKS * len(windows),
         max_requests=AT_ONCE,
+        max_queued_requests=requests,
         max_batch_tokens=32,
         index=index,
         overlap=overlap,
@@ -49,12 +57,16 @@ def keep_secrets(
         windows=windows,
     )
     beginnings = [[rng.randrange(2, VOCAB) for _ in range(length)] for length in (0, 7, 14, 21)]
-    aborted = set()
+    aborted, searches = set[int](), set[int]()
     for number in range(requests):
         filler = [rng.randrange(2, VOCAB) for _ in range(rng.randrange(12))]
         prompt = [*rng.choice(beginnings), MARK, *secret_of(number), *filler]
         n, most = rng.choice([1, 1, 1, 2]), rng.randint(1, 3 * LENGTH)
-        harness.submit(number, prompt, n=n, max_tokens=most, slo_class=rng.randrange(3), salt=rng.choice([b"", b"t"]))
+        beam = rng.choice([None, None, BeamParams()])
+        if beam is not None:
+            searches.add(number)
+        salt = rng.choice([b"", b"t"])
+        harness.submit(number, prompt, n=n, beam=beam, max_tokens=most, slo_class=rng.randrange(3), salt=salt)
         for _ in range(rng.randrange(4)):
             harness.step()
         if rng.random() < 0.2:
@@ -62,7 +74,9 @@ def keep_secrets(
             aborted.add(victim)
             harness.abort(victim)
     harness.run()
-    for (number, _), heard in harness.heard.items():
+    for (number, choice), heard in harness.heard.items():
+        if number in searches and choice:
+            continue  # only the best answer of a search is what the model would say
         own = secret_of(number) * 3
         assert heard.tokens == own[: len(heard.tokens)], f"request {number} told of another"
         assert heard.error is None

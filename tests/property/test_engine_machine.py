@@ -1,4 +1,5 @@
-"""Random arrivals, aborts, priorities, classes, tenants, choices and pool sizes against the core on a fake model.
+"""Random arrivals, aborts, priorities, classes, tenants, choices, beams and pool sizes against the core on a fake
+model.
 
 After every step: free + cached + owned = total and every block's count has its reason (harness), freed blocks are
 poisoned, the fake runner refuses wrong tables, rows, copies and forks, and no row has two works. At the end every
@@ -16,11 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvik_engine.ipc.messages import FinishReason
 from kvik_engine.kv.prefix_hash import BlockHashCache
 from kvik_engine.kv.radix import RadixCache
+from kvik_engine.params import BeamParams, EarlyStopping
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FULL, VOCAB, Windows
 
 OTHER_API = 2
+_BEAMS = [BeamParams(early_stopping=early) for early in EarlyStopping]
 _tokens = st.integers(1, VOCAB - 1)
 _ends = st.sampled_from([[5], [5, 6, 7], [5, 6, 7, 8, 9]]) | st.lists(_tokens, min_size=1, max_size=6)
 _beginnings = st.sampled_from(
@@ -83,6 +86,7 @@ class EngineMachine(RuleBasedStateMachine):
         min_tokens=st.integers(0, 3),
         n=st.sampled_from([1, 1, 1, 2, 3]),
         temperature=st.sampled_from([0.0, 1.0]),
+        beam=st.sampled_from([None, None, None, *_BEAMS]),
         seed=st.integers(0, 3),
         slo_class=st.integers(0, 2),
         priority=st.integers(-2, 2),
@@ -98,6 +102,7 @@ class EngineMachine(RuleBasedStateMachine):
         min_tokens: int,
         n: int,
         temperature: float,
+        beam: BeamParams | None,
         seed: int,
         slo_class: int,
         priority: int,
@@ -117,6 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
             min_tokens=min(min_tokens, max_tokens),
             n=n,
             temperature=temperature,
+            beam=beam,
             seed=seed,
         )
         self.submitted.add(self.next_id)

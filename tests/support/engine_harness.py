@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from kvik_engine.core.check import Bounds
 from kvik_engine.core.gate import QueueGate
@@ -28,7 +29,8 @@ from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
 from kvik_engine.step import Row, Runner
 from tests.support.fake_disk import FakeDisk
-from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, solo_output
+from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, likely_after, solo_output
+from tests.support.plain_beam_search import Found, plain_beam_search
 
 API = 1
 
@@ -114,6 +116,7 @@ class Harness:
         self.heard: dict[tuple[int, int], Heard] = {}
         self.refused: dict[int, Refusal] = {}
         self.submitted: dict[int, Submit] = {}
+        self._searched: dict[int, list[Found]] = {}
         self._poisoned: set[int] = set()
         self._poisoned_slots: set[int] = set()
 
@@ -182,6 +185,8 @@ class Harness:
     def expected(self, request_id: int, choice: int = 0) -> list[int]:
         """What an undisturbed run alone shows to the client."""
         submit = self.submitted[request_id]
+        if submit.params.beam is not None:
+            return self._found(submit)[choice].shown
         tokens = solo_output(submit.prompt, submit.params, choice, windows=self.fake.windows)
         return tokens[:-1] if tokens[-1] in submit.params.stop_token_ids else tokens
 
@@ -191,6 +196,12 @@ class Harness:
             heard = self.heard[request_id, choice]
             assert heard.finish in (FinishReason.STOP, FinishReason.LENGTH), heard
             assert heard.tokens == self.expected(request_id, choice)
+
+    def _found(self, submit: Submit) -> list[Found]:
+        if submit.request_id not in self._searched:
+            after = partial(likely_after, windows=self.fake.windows)
+            self._searched[submit.request_id] = plain_beam_search(after, submit.prompt, submit.params)
+        return self._searched[submit.request_id]
 
     def request_row(self, request_id: int, choice: int = 0) -> Row | None:
         """The row of a branch now."""

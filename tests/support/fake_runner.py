@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from kvik_engine.params import SamplingParams
 from kvik_engine.step import (
     BlockId,
+    ChosenToken,
     GroupKind,
     HostSlot,
     HostSpace,
@@ -64,6 +65,23 @@ def token_from(visible: Sequence[Sequence[int]], params: SamplingParams, choice:
     return token
 
 
+def likely_from(visible: Sequence[Sequence[int]], position: int) -> list[float]:
+    """For each token of the vocabulary its log-probability after the KV that each group sees, whatever the output
+    position. They need not add up."""
+    past = hash(tuple(tuple(group) for group in visible))
+    return [-8.0 * (hash((past, token)) % (1 << 40) + 1) / (1 << 40) for token in range(VOCAB)]
+
+
+def likely_after(tokens: Sequence[int], windows: Windows = FULL) -> list[float]:
+    """The same from the tokens alone."""
+    kv: list[int] = []
+    for position, token in enumerate(tokens):
+        kv.append(kv_of(kv[-1] if kv else 0, token, position))
+    return likely_from([kv if window is None else kv[-window:] for window in windows], len(tokens))
+
+
+Likely = Callable[[Sequence[Sequence[int]], int], list[float]]
+"""What a model thinks of each token: `likely_from`, or a stand-in with its arguments."""
 Answer = Callable[[Sequence[Sequence[int]], SamplingParams, int, int], int]
 """What a model samples: `token_from`, or a stand-in with its arguments."""
 
@@ -122,11 +140,13 @@ class FakeRunner:
         device_bytes_total: int = 1 << 30,
         windows: Windows = FULL,
         answer: Answer = token_from,
+        likely: Likely = likely_from,
         zeroed: bool = False,
     ) -> None:
         """`zeroed`: blocks may be read before they are written, as a warm-up does."""
         self.windows = windows
         self._answer = answer
+        self._likely = likely
         self._unwritten = 0 if zeroed else POISON
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
@@ -194,6 +214,10 @@ class FakeRunner:
             del self._rows[row]
         for start in plan.started:
             self._start(start)
+        for split in plan.splits:
+            self._fork(split)
+        for chosen in plan.chosen:
+            self._choose(chosen)
         for work in plan.work:
             for table, new in zip(self._row(work.row).tables, work.new_blocks, strict=True):
                 table.extend(new)
@@ -244,6 +268,12 @@ class FakeRunner:
             source.computed,
         )
 
+    def _choose(self, chosen: ChosenToken) -> None:
+        state = self._row(chosen.row)
+        self._expect(len(state.tokens) == chosen.position + 1, "the chosen token is not the row's last one")
+        state.tokens[chosen.position] = chosen.token
+        state.host_tokens = chosen.position + 1
+
     def _run(self, work: RowWork) -> list[Sample]:
         state = self._row(work.row)
         end = work.start + work.length
@@ -278,6 +308,10 @@ class FakeRunner:
             return Sample(row, END_TOKEN, error="non-finite logits")
         token = self._answer(visible, state.params, state.choice, end - state.prompt_length)
         state.tokens.append(token)
+        if state.params.beam is not None:
+            likely = self._likely(visible, end - state.prompt_length)
+            best = sorted(range(VOCAB), key=lambda one: -likely[one])[: state.params.listed]
+            return Sample(row, token, likely[token], tuple(TokenLogprob(one, likely[one]) for one in best))
         if state.params.logprobs is None:
             return Sample(row, token)
         return Sample(row, token, -1.0, tuple(TokenLogprob(t, -1.0) for t in range(state.params.logprobs)))

@@ -60,6 +60,12 @@ class Family:
             tokens.append(int(best.indices[0]))
         return tokens[len(prompt) :], margin
 
+    @torch.inference_mode()
+    def logprobs_after(self, tokens: Sequence[int]) -> list[float]:
+        """By transformers, from the whole sequence: the log-probability of each token of the vocabulary."""
+        logits = self.theirs(torch.tensor([list(tokens)]), use_cache=False).logits[0, -1]
+        return logits.float().log_softmax(dim=-1).tolist()
+
 
 def random_family(theirs: PreTrainedModel, folder: Path, *, seed: int = 5) -> Family:
     """Every weight is drawn anew, scaled so that activations stay near unit size; norms differ from one another and

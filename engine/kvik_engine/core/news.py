@@ -51,14 +51,16 @@ class NewsByApi:
 
 
 def _output(news: News) -> Output:
-    branch, sample, finish, stop = news
+    branch, sample, finish, stop, before = news
     request = branch.request
+    tokens = [] if stop or sample.error is not None else [_token(sample)]
     return Output(
         request_id=request.key[1],
         choice=branch.choice,
-        tokens=[] if stop or sample.error is not None else [_token(sample)],
+        tokens=[*map(_token, before), *tokens] if before else tokens,
         finish=None if finish is None else FinishReason(finish.value),
         stop_tokens=int(stop),
+        stop_logprob=sample.logprob if stop else None,
         cached_tokens=request.cached_tokens or 0,
         error=sample.error,
     )

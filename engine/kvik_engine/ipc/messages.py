@@ -78,6 +78,8 @@ class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: list[OutputToken]
     finish: FinishReason | None = None
     stop_tokens: int = 0
+    stop_logprob: float | None = None
+    """Of that stop token, when the request asked for logprobs."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache at first admission."""
     error: str | None = None

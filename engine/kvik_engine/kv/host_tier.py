@@ -344,11 +344,12 @@ class HostTier:
                 self.pool.unpin(slot)
 
     def _filled(self, branch: Branch) -> list[list[Block]]:
-        """The blocks with the branch's scheduled tokens, per group; SCRATCH behind the window."""
-        count = -(-branch.scheduled // self._kv.block_tokens)
+        """The blocks with the branch's kept tokens, per group; SCRATCH behind the window."""
+        kept = _kept(branch)
+        count = -(-kept // self._kv.block_tokens)
         tables = []
         for group, table in zip(self._kv.groups, self._kv.holdings[branch].tables, strict=True):
-            first = first_needed(group, branch.scheduled)
+            first = first_needed(group, kept)
             tables.append([SCRATCH] * first + table[first:count])
         return tables
 
@@ -386,7 +387,7 @@ class HostTier:
             for slot in table:
                 if slot is not None:
                     self.pool.hold(slot)
-        self._holdings[branch] = HostHolding(tables, branch.scheduled)
+        self._holdings[branch] = HostHolding(tables, _kept(branch))
 
     def _drop_holding(self, branch: Branch) -> None:
         """Tail first, so that a cached prefix outlives its ends."""
@@ -415,3 +416,8 @@ class HostTier:
         ]
         self._kv.adopt(one.branch, tables, tokens=one.tokens, indexed=one.hit.whole_tokens)
         one.branch.load(one.tokens, computed=one.hit.whole_tokens)
+
+
+def _kept(branch: Branch) -> int:
+    """Tokens whose KV goes to the host. At least one is left to compute, so that the branch samples when it is back."""
+    return min(branch.scheduled, branch.known - 1)

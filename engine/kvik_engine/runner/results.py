@@ -67,10 +67,11 @@ class PendingResult:
         for row, described, token, finite in rows:
             logprob: float | None = None
             top: tuple[TokenLogprob, ...] = ()
-            if described.params.logprobs is not None:
+            listed = described.params.listed
+            if listed is not None:
                 logprob = next(logprobs)
                 best = zip(next(top_tokens), next(top_logprobs), strict=True)
-                top = tuple(TokenLogprob(*pair) for pair in best)[: described.params.logprobs]
+                top = tuple(TokenLogprob(*pair) for pair in best)[:listed]
             yield Sample(row, token, logprob, top) if finite else Sample(row, token, error=NOT_FINITE)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvik_engine.params import SamplingParams
 from kvik_engine.sampling.batch import penalised
-from kvik_engine.step import BlockId, Row, RowFork, RowStart, RowWork, TableChange
+from kvik_engine.step import BlockId, ChosenToken, Row, RowFork, RowStart, RowWork, TableChange
 
 
 @dataclass(slots=True)
@@ -92,6 +92,14 @@ class RowTable:
         """Where in the cache tokens [n] of these rows lie: block * block_tokens + offset, [groups, n]."""
         index, offset = np.divmod(positions, self.block_tokens)
         return self.host_tables[:, rows, index].astype(np.int64) * self.block_tokens + offset
+
+    def set_tokens(self, chosen: Sequence[ChosenToken]) -> None:
+        """Tokens that the host chose in place of samples."""
+        if chosen:
+            rows, positions, tokens = np.array([(one.row, one.position, one.token) for one in chosen]).T
+            device = self.tokens.device
+            places = torch.from_numpy(self.token_places(rows, positions)).to(device)
+            self.append_tokens(places, torch.tensor(tokens).to(device))
 
     def append_tokens(self, places: Tensor, tokens: Tensor) -> None:
         """Store tokens at their `token_places`: int64 [n], both on the device."""

@@ -101,6 +101,9 @@ class ModelRunner:
             rows.end(row)
         for start in plan.started:
             rows.start(start)
+        for split in plan.splits:
+            rows.fork(split)
+        rows.set_tokens(plan.chosen)
         for fork in plan.forks:
             rows.fork(fork)
         rows.append_blocks(plan.work)

@@ -32,12 +32,12 @@ class RawLogprobs:
 
 def raw_logprobs(logits: Tensor, rows: Sequence[SamplingRow]) -> RawLogprobs | None:
     """None when no row asked. fp32 [rows, vocabulary], unchanged."""
-    asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+    asking = [index for index, row in enumerate(rows) if row.params.listed is not None]
     if not asking:
         return None
     at = torch.tensor(asking, device=logits.device)
     some = logits[at]
     total = some.logsumexp(dim=-1, keepdim=True)
-    most = max(rows[index].params.logprobs or 0 for index in asking)
+    most = max(rows[index].params.listed or 0 for index in asking)
     top = some.topk(min(most, some.shape[1]), dim=-1)
     return RawLogprobs(at, some, total, top.values - total, top.indices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,13 +13,15 @@ from kvik_engine.step import Sample
 class News(NamedTuple):
     """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
 
-    `stop` is true when the token is a stop token: it ends the branch and is not shown.
+    `stop` is true when the token is a stop token: it ends the branch and is not shown. `before` are samples of tokens
+    before it that were not told yet: a search tells only at its end.
     """
 
     branch: Branch
     sample: Sample
     finish: Finish | None
     stop: bool = False
+    before: Sequence[Sample] = ()
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kvik_engine.kv.manager import Prepared, Tables
 from kvik_engine.request import Branch, Request
+from kvik_engine.scheduler.rows import RowChanges
 from kvik_engine.step import BlockCopy, Row, RowFork, RowStart, RowWork, StepPlan, SwapIn, SwapOut, TableChange
 
 
@@ -92,12 +93,14 @@ class PlanBuilder:
         self.scheduled.add(branch.request)
         self.tokens_left -= upto - start
 
-    def plan(self, ended: tuple[Row, ...], swap_outs: tuple[SwapOut, ...], swap_ins: tuple[SwapIn, ...]) -> StepPlan:
+    def plan(self, rows: RowChanges, swap_outs: tuple[SwapOut, ...], swap_ins: tuple[SwapIn, ...]) -> StepPlan:
         return StepPlan(
             step=self.step,
             work=tuple(self._work),
-            ended=ended,
+            ended=rows.ended,
             started=tuple(self._started),
+            splits=rows.splits,
+            chosen=rows.chosen,
             forks=tuple(self._forks),
             copies=tuple(self._copies),
             changes=tuple(self._changes),

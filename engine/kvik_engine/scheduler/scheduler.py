@@ -22,6 +22,7 @@ from kvik_engine.request import Branch, Life, Request
 from kvik_engine.scheduler import admission, settling, shares
 from kvik_engine.scheduler.batching import Batching, ContinuousBatching
 from kvik_engine.scheduler.beginning import begin_step
+from kvik_engine.scheduler.choices import continuation_of
 from kvik_engine.scheduler.fairness import ServiceCounters
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.making_room import get_blocks, make_way
@@ -97,6 +98,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a new request that has its place."""
         assert self.fits(request), "a request that can never fit would block the queue"
+        self._state.continuations[request] = continuation_of(request)
         self.waiting.add(request)
 
     def abort(self, request: Request, choice: int | None = None, accepted_outputs: int | None = None) -> None:
@@ -128,7 +130,7 @@ class Scheduler:
             return None
         self._step = step.step
         self._in_flight.append(step.record())
-        return step.plan(self._rows.take_ended(), *self.offload.take(step.step))
+        return step.plan(self._rows.take_changes(), *self.offload.take(step.step))
 
     def settle(self, result: StepResult) -> tuple[list[News], int]:
         """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""

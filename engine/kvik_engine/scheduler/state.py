@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kvik_engine.kv.manager import KVManager
 from kvik_engine.kv.offload import Offload
 from kvik_engine.request import Request
+from kvik_engine.scheduler.continuation import Continuation
 from kvik_engine.scheduler.fairness import ServiceCounters
 from kvik_engine.scheduler.news import Counters
 from kvik_engine.scheduler.policy import WaitingQueue
@@ -16,7 +17,7 @@ from kvik_engine.scheduler.rows import Rows
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """The scheduler's own. `settling` and `making_room` change it on its behalf."""
+    """The scheduler's own. `settling`, `hands` and `making_room` change it on its behalf."""
 
     kv: KVManager
     offload: Offload
@@ -25,6 +26,8 @@ class State:
     waiting: WaitingQueue
     running: list[Request] = field(default_factory=list)
     """In rank order."""
+    continuations: dict[Request, Continuation] = field(default_factory=dict)
+    """Of all requests that have not ended."""
     lengths: OutputLengths = field(default_factory=OutputLengths)
     counters: Counters = field(default_factory=Counters)
     full_from: int | None = None

@@ -22,12 +22,14 @@ from transformers import (
     PreTrainedModel,
 )
 
-from kvik_engine.params import SamplingParams
+from kvik_engine.params import BeamParams, SamplingParams
 from kvik_engine.runner.runner import ModelRunner
+from tests.support.plain_beam_search import plain_beam_search
 from tests.support.random_family import Family, random_family
 from tests.support.real_core import RealCore, Settings, engine_config
 
 BLOCK_TOKENS, ROWS, OUTPUTS = 4, 12, 16
+STOPS = tuple(range(1, 101, 4))
 GREEDY = SamplingParams(max_tokens=OUTPUTS, seed=0, temperature=0.0)
 SHAPE: dict[str, Any] = {
     "vocab_size": 101,
@@ -137,3 +139,23 @@ def test_choices_share_a_prompt_and_go_their_own_ways(served: Served, tmp_path: 
         assert [choices[0].tokens for choices in got] == served.want
     else:
         assert all(len({tuple(one.tokens) for one in choices}) == 3 for choices in got)
+
+
+@pytest.mark.parametrize("width", [pytest.param(2, marks=pytest.mark.long), 4, 8])
+def test_beams_find_what_a_search_over_whole_sequences_by_transformers_finds(
+    served: Served, tmp_path: Path, width: int
+) -> None:
+    """Prompts of 21 and 39 tokens: alone and whole; then crowded, in small chunks, swapped out and planned ahead."""
+    prompts = [served.prompts[1], served.prompts[3]]
+    params = replace(GREEDY, n=width, beam=BeamParams(), stop_token_ids=STOPS, max_tokens=10)
+    want = [plain_beam_search(served.family.logprobs_after, prompt, params) for prompt in prompts]
+    groups = served.runner.facts.groups
+    windowed = any(group.window is not None for group in groups)  # then beams may not share the prompt again
+    few = len(groups) * max(32, 13 * width if windowed else 14 + 4 * width)
+    crowded = {"at_once": 2, "chunk": 7, "overlap": 1, "blocks": few, "swap_slots": 400}
+
+    for settings in ({"at_once": 1}, crowded):
+        core = served.core(tmp_path, **settings)
+        got = core.generate_choices(prompts, params)
+        assert [[one.tokens for one in beams] for beams in got] == [[one.shown for one in found] for found in want]
+    assert any(one.stopped for found in want for one in found)
