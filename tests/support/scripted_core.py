@@ -63,6 +63,10 @@ class ScriptedCore:
 
     path: Path
     reply: Callable[[Submit], bytes] = lambda submit: b"Hello, world"
+    replies: Callable[[Submit, int], bytes] | None = None
+    """In place of `reply`, by choice."""
+    logprob: Callable[[int], float] = lambda choice: -0.5
+    """Of each token of a choice, if the request asks."""
     refuse: Refusal | None = None
     error_after: int | None = None
     """The row fails after so many tokens."""
@@ -142,16 +146,20 @@ class ScriptedCore:
                 del self._work[request_id, choice]
 
     def _next(self, submit: Submit, choice: int, sent: int) -> Output:
-        reply, rid = self.reply(submit), submit.request_id
+        rid = submit.request_id
+        reply = self.reply(submit) if self.replies is None else self.replies(submit, choice)
+        logprob = self.logprob(choice)
+        asked = submit.params.logprobs
         if self.error_after == sent:
             return Output(rid, choice, [], FinishReason.ERROR, error="non-finite logits")
         if sent == len(reply):
-            return Output(rid, choice, [], FinishReason.STOP, stop_tokens=1, cached_tokens=16)
+            own = None if asked is None else logprob
+            return Output(rid, choice, [], FinishReason.STOP, stop_tokens=1, stop_logprob=own, cached_tokens=16)
         finish = FinishReason.LENGTH if sent + 1 == submit.params.max_tokens else None
         token = OutputToken(reply[sent])
-        if submit.params.logprobs is not None:
-            top = [TopLogprob(reply[sent], -0.5), TopLogprob(0x80, float("-inf"))][: submit.params.logprobs]
-            token = OutputToken(reply[sent], -0.5, top)
+        if asked is not None:
+            top = [TopLogprob(reply[sent], logprob), TopLogprob(0x80, float("-inf"))][:asked]
+            token = OutputToken(reply[sent], logprob, top)
         return Output(rid, choice, [token], finish, cached_tokens=16)
 
 

@@ -27,7 +27,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Understand, generate, answer."""
     service = request.app[SERVICE]
     wanted = await _understand(request, service)
-    shape = _ChatShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
+    shape = _ChatShape(service.text, wants_logprobs=wanted.sampling.logprobs is not None)
     answer = Answer(service, wanted, "chat.completion", "chatcmpl")
     if not wanted.stream:
         return await answer.whole(request, shape.choices)

@@ -39,6 +39,8 @@ class ChoiceText:
         self.index = index
         self.completion_tokens = 0
         """Billed tokens: those up to and including the one that completed a stop string, or the stop token."""
+        self.logprob = 0.0
+        """Of all billed tokens together; means something only where the request asked for logprobs."""
         self._detokenizer = Detokenizer(table)
         self._stop = StopFinder(rules.strings, include=rules.include)
         self._min_tokens = rules.min_tokens
@@ -52,6 +54,7 @@ class ChoiceText:
         pieces: list[str] = []
         for token in output.tokens:
             self.completion_tokens += 1
+            self.logprob += token.logprob or 0.0
             piece = self._detokenizer.feed(token.token)
             start, self._fed = self._fed, self._fed + len(piece)
             self._waiting.append((start, self._fed, token))
@@ -60,6 +63,7 @@ class ChoiceText:
             if match is not None:
                 return self._delta(pieces, FinishReason.STOP, stopped=True), True
         self.completion_tokens += output.stop_tokens
+        self.logprob += output.stop_logprob or 0.0
         if output.finish is not None:
             shown, _ = self._stop.feed(self._detokenizer.flush(), may_match=False)
             pieces += [shown, self._stop.flush()]

@@ -15,7 +15,7 @@ from kvik_engine.api.choice import Delta
 from kvik_engine.api.fitting import check_token_ids, fit
 from kvik_engine.api.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPTS
 from kvik_engine.api.logprobs import completion_logprobs
-from kvik_engine.api.sampling_fields import resolve_sampling
+from kvik_engine.api.sampling_fields import Sampling, resolve_sampling
 from kvik_engine.api.schema import CompletionRequest
 from kvik_engine.api.service import SERVICE, Service
 from kvik_engine.errors import UserError
@@ -28,7 +28,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Understand, generate, answer."""
     service = request.app[SERVICE]
     wanted = await _understand(request, service)
-    shape = _CompletionShape(service.text, wants_logprobs=wanted.sampling.params.logprobs is not None)
+    shape = _CompletionShape(service.text, wants_logprobs=wanted.sampling.logprobs is not None)
     answer = Answer(service, wanted, "text_completion", "cmpl")
     if not wanted.stream:
         return await answer.whole(request, shape.choices)
@@ -45,16 +45,24 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
             body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body), tenant=tenant_of(request)
         )
         texts = split_prompts(body.prompt)
+        n = _n(sampling)
         if len(texts) * sampling.params.n > MAX_CHOICES:
-            raise UserError(f"n times the number of prompts is more than {MAX_CHOICES}.", param="n")
+            raise UserError(f"{n} times the number of prompts is more than {MAX_CHOICES}.", param=n)
         taken = service.config.max_requests // sampling.params.n + service.config.max_queued_requests
         if len(texts) > taken:  # 429 would send the client round for ever
-            message = f"The engine takes at most {taken} prompts of n={sampling.params.n} at once, running or waiting."
+            message = (
+                f"The engine takes at most {taken} prompts of {n}={sampling.params.n} at once, running or waiting."
+            )
             raise UserError(message, param="prompt")
         ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size, body.add_special_tokens)
         context = service.model.max_tokens
         prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]
         return Wanted.of(body, prompts, sampling, arrived_at)
+
+
+def _n(sampling: Sampling) -> str:
+    """The field that says how many choices run."""
+    return "n" if sampling.params.n == sampling.returned else "best_of"
 
 
 def split_prompts(prompt: Any) -> list[str | list[int]]:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from kvik_engine.api.choice import ChoiceText, Delta
+from kvik_engine.api.ranking import best
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.sampling_fields import Sampling
 from kvik_engine.errors import EngineDead, KvikError
@@ -134,11 +135,24 @@ class Generation:
         return None
 
     async def all(self) -> list[Delta]:
-        """Every delta, in order of arrival."""
+        """Every delta of the choices that the client gets, in order of arrival and with the client's numbers."""
         deltas: list[Delta] = []
         while (news := await self.next()) is not None:
             deltas += news
-        return deltas
+        numbers = {run: number for number, run in enumerate(self._returned())}
+        return [replace(delta, index=numbers[delta.index]) for delta in deltas if delta.index in numbers]
+
+    def _returned(self) -> list[int]:
+        """The choices that the client gets, of each prompt the best ones first."""
+        wanted, penalty = self._sampling.returned, self._sampling.length_penalty
+        if penalty is None:
+            return list(range(len(self._choices)))
+        scored = [(choice.logprob, choice.completion_tokens) for choice in self._choices]
+        return [
+            first + place
+            for first in range(0, len(scored), self._n)
+            for place in best(scored[first : first + self._n], wanted, penalty)
+        ]
 
     @property
     def prompt_tokens(self) -> int:
@@ -150,6 +164,7 @@ class Generation:
 
     @property
     def completion_tokens(self) -> int:
+        """Of every choice that was computed, also of those that the client does not get."""
         return sum(c.completion_tokens for c in self._choices)
 
     def _read(self, number: int, stream: RequestStream) -> list[Delta]:

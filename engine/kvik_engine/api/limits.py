@@ -37,6 +37,8 @@ MAX_STOP_CHARS = 128
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
+MAX_LENGTH_PENALTY = 10.0
+"""Either side of 0. 1 is the default; beyond a few, only the longest or shortest answer counts."""
 MAX_SALT_CHARS = 256
 MAX_CLIENT_ID_CHARS = 128
 """Of X-Request-Id; longer ones are not echoed."""

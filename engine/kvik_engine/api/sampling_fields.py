@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kvik_engine.api import limits
+from kvik_engine.api.beam_fields import resolve_beam
 from kvik_engine.api.schema import SamplingFields
 from kvik_engine.config import SLO_CLASSES
 from kvik_engine.errors import UserError
@@ -31,7 +32,13 @@ class Sampling:
     """A request's sampling, resolved but for the output length, which depends on the prompt."""
 
     params: SamplingParams
-    """`max_tokens` and `seed` are place holders until `fitting.fit` knows the prompt."""
+    """`max_tokens` and `seed` are place holders until `fitting.fit` knows the prompt. `n` is how many choices run."""
+    returned: int
+    """How many of a prompt's choices the client gets."""
+    length_penalty: float | None
+    """How their length counts when the best are chosen (see ranking.best); None: all are returned, none is ranked."""
+    logprobs: int | None
+    """How many alternatives the client gets beside each token; None: no logprobs."""
     seed: int | None
     """64 bits; None: the client gave none, so each prompt draws its own."""
     wanted_tokens: int | None
@@ -69,15 +76,19 @@ def resolve_sampling(
     _within(field, wanted, 1)
     min_tokens = _within("min_tokens", request.min_tokens, 0, wanted) or 0
     n = _within("n", request.n, 1, min(limits.MAX_N, model.max_choices)) or 1
-    if request.best_of is not None and request.best_of != n:
-        raise UserError("best_of other than n is not supported by this server.", param="best_of")
+    candidates = _best_of(request, model, n)
+    beam = resolve_beam(request)
+    ranking = beam.length_penalty if beam is not None else 1.0 if candidates > n else None
     if request.stream_options is not None and not request.stream:
         raise UserError("stream_options is only allowed when stream is true.", param="stream_options")
+    stop_token_ids = _stop_token_ids(request, model)
+    if beam is not None and candidates + len(stop_token_ids) > model.vocab_size:
+        raise UserError("The vocabulary is too small for so many beams.", param="use_beam_search")
     params = SamplingParams(
         max_tokens=1,
         seed=0,
-        n=n,
-        temperature=_temperature(request.temperature),
+        n=candidates,
+        temperature=0.0 if beam is not None else _temperature(request.temperature),
         top_k=_top_k(request.top_k, model.vocab_size),
         top_p=_default(_within("top_p", request.top_p, 0.0, 1.0, above=True), 1.0),
         min_p=_default(_within("min_p", request.min_p, 0.0, 1.0), 0.0),
@@ -85,12 +96,16 @@ def resolve_sampling(
         frequency_penalty=_default(_within("frequency_penalty", request.frequency_penalty, -2.0, 2.0), 0.0),
         repetition_penalty=_default(_within("repetition_penalty", request.repetition_penalty, 0.01, 100.0), 1.0),
         logit_bias=_logit_bias(request.logit_bias, model.vocab_size),
-        stop_token_ids=_stop_token_ids(request, model),
+        stop_token_ids=stop_token_ids,
         min_tokens=min_tokens,
-        logprobs=logprobs,
+        logprobs=logprobs if ranking is None else logprobs or 0,
+        beam=beam,
     )
     return Sampling(
         params=params,
+        returned=n,
+        length_penalty=ranking,
+        logprobs=logprobs,
         seed=_seed(request.seed),
         wanted_tokens=wanted,
         max_tokens_field=field,
@@ -100,6 +115,14 @@ def resolve_sampling(
         tenant=tenant,
         salt=_salt(request.cache_salt, tenant),
     )
+
+
+def _best_of(request: SamplingFields, model: ServedModel, n: int) -> int:
+    """How many choices run, or how many beams, of which the client gets the best n."""
+    candidates = _within("best_of", request.best_of, n, min(limits.MAX_N, model.max_choices)) or n
+    if candidates > n and request.stream:
+        raise UserError("A stream cannot tell which of best_of choices are best: best_of must be n.", param="best_of")
+    return candidates
 
 
 def _within(

@@ -28,6 +28,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -49,13 +53,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
     allowed_token_ids: Any = None
     bad_words: Any = None
-    best_of: int | None = None
     prompt_logprobs: Any = None
     truncate_prompt_tokens: Any = None
-    use_beam_search: Any = None
     logits_processors: Any = None
     typical_p: Any = None
-    length_penalty: Any = None
     skip_special_tokens: Any = None
     echo: Any = None
 
@@ -192,10 +193,8 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "suffix": lambda v: v == "",
     "echo": lambda v: v is False,
     "prompt_logprobs": _never,
-    "use_beam_search": lambda v: v is False,
     "logits_processors": _nothing,
     "typical_p": lambda v: v == 1,
-    "length_penalty": lambda v: v == 1,
     "allowed_token_ids": _nothing,
     "bad_words": _nothing,
     "truncate_prompt_tokens": _never,
