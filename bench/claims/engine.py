@@ -21,7 +21,7 @@ from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.strategy import PRODUCT, Strategy
 from kvik_engine.ipc.core_channel import Gone
 from kvik_engine.ipc.messages import CoreStats, Frame, Submit, ToCore
-from kvik_engine.params import SamplingParams
+from kvik_engine.params import BeamParams, SamplingParams
 from kvik_engine.runner.runner import ModelRunner
 from kvik_engine.weights.model_files import find_model_files
 
@@ -54,6 +54,8 @@ class Arrival:
     slo_class: int = 1
     tenant: str = ""
     choices: int = 1
+    beam: BeamParams | None = None
+    """Search with `choices` beams instead of sampling so many choices."""
 
 
 @dataclass(slots=True)
@@ -133,8 +135,9 @@ class Engine:
         params = SamplingParams(
             max_tokens=arrival.output_tokens,
             seed=0,
-            temperature=0.0 if arrival.choices == 1 else 1.0,
+            temperature=0.0 if arrival.choices == 1 or arrival.beam else 1.0,
             n=arrival.choices,
+            beam=arrival.beam,
         )
         number = len(self._served)
         self._served.append(Served(arrival))

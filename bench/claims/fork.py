@@ -1,37 +1,44 @@
-"""Claim 7: choices of one prompt hold it once."""
+"""Claim 7: choices of one prompt hold it once, and so do the beams of a search."""
+
+from functools import partial
 
 from bench.claims.claim import COUNTED, Claim, Measured
 from bench.claims.engine import Arrival, Engine, demo_config, demo_runner
 from bench.claims.workload import prompt
 from kvik_engine.core.loop import EngineCore
+from kvik_engine.params import BeamParams
 
 CHOICES, PROMPT, OUTPUTS = 8, 1000, (16, 64)
 
 
-def parallel_sampling() -> Measured:
+def forked(name: str, beam: BeamParams | None) -> Measured:
+    """One request of several choices, or beams, against as many requests. `name` is what they are called."""
     figures: dict[str, float] = {}
     ratios: list[float] = []
     for output in OUTPUTS:
-        separate, forked, one = (_most_blocks(*shape, output) for shape in ((CHOICES, 1), (1, CHOICES), (1, 1)))
+        separate, together, one = (
+            _most_blocks(requests, choices, output, beam if choices > 1 else None)
+            for requests, choices in ((CHOICES, 1), (1, CHOICES), (1, 1))
+        )
         figures |= {
             f"{output} output tokens, separate": separate,
-            f"{output} output tokens, n = {CHOICES}": forked,
-            f"{output} output tokens, n = 1": one,
+            f"{output} output tokens, {name} = {CHOICES}": together,
+            f"{output} output tokens, {name} = 1": one,
         }
-        ratios.append(forked / one)
-    most, shared = (figures[f"{OUTPUTS[0]} output tokens, {kind}"] for kind in ("separate", f"n = {CHOICES}"))
+        ratios.append(together / one)
+    most, shared = (figures[f"{OUTPUTS[0]} output tokens, {kind}"] for kind in ("separate", f"{name} = {CHOICES}"))
     ok = ratios[0] < 1.3
     return Measured(
         baseline=most,
         ours=shared,
         ratio=most / shared,
         ok=ok,
-        reason=None if ok else f"{ratios[0]:.2f} times the blocks of one choice",
+        reason=None if ok else f"{ratios[0]:.2f} times the blocks of one {name}",
         figures=figures,
     )
 
 
-def _most_blocks(requests: int, choices: int, output: int) -> int:
+def _most_blocks(requests: int, choices: int, output: int, beam: BeamParams | None) -> int:
     """Blocks owned at the fullest moment."""
     most = 0
 
@@ -40,10 +47,8 @@ def _most_blocks(requests: int, choices: int, output: int) -> int:
         most = max(most, core.scheduler.kv.pool.owned)
 
     config = demo_config(blocks=1000, prefix_cache="disabled", max_batch_tokens=2048, chunked_prefill_tokens=2048)
-    Engine(demo_runner(), config).serve(
-        [Arrival(prompt=prompt(PROMPT, seed=1), output_tokens=output, choices=choices) for _ in range(requests)],
-        after_step=look,
-    )
+    arrival = Arrival(prompt=prompt(PROMPT, seed=1), output_tokens=output, choices=choices, beam=beam)
+    Engine(demo_runner(), config).serve([arrival] * requests, after_step=look)
     return most
 
 
@@ -58,6 +63,18 @@ CLAIMS = (
         prompt_tokens=f"{PROMPT}",
         output_tokens=f"{OUTPUTS[0]}, and {OUTPUTS[1]} among the figures",
         clock=COUNTED,
-        measure=parallel_sampling,
+        measure=partial(forked, "n", None),
+    ),
+    Claim(
+        id="7b",
+        what=f"{CHOICES} beams of a search share the prompt's blocks, and one another's until they differ",
+        baseline=f"{CHOICES} separate requests without prefix cache",
+        unit=f"blocks at the fullest moment, {OUTPUTS[0]} output tokens",
+        wanted="below 1.3 times the blocks of one beam",
+        concurrency=f"1 of beam width {CHOICES}, against {CHOICES}",
+        prompt_tokens=f"{PROMPT}",
+        output_tokens=f"{OUTPUTS[0]}, and {OUTPUTS[1]} among the figures",
+        clock=COUNTED,
+        measure=partial(forked, "width", BeamParams()),
     ),
 )
