@@ -33,13 +33,14 @@ SYSTEM, OWN, OUTPUTS, EVERY = 192, (16, 32, 48, 64, 96), (8, 12, 16, 48), 0.25
 def ladder() -> Measured:
     rungs = [(name, _climb(strategy, prefix_cache)) for name, strategy, prefix_cache in RUNGS]
     (_, first), (_, last) = rungs[0], rungs[-1]
-    slower = [after for (_, low), (after, high) in itertools.pairwise(rungs) if high.rate < low.rate]
+    later = [after for (_, low), (after, high) in itertools.pairwise(rungs) if high.ttft_p99 >= low.ttft_p99]
+    ok = not later and last.rate > first.rate
     return Measured(
         baseline=first.rate,
         ours=last.rate,
         ratio=last.rate / first.rate,
-        ok=not slower,
-        reason=None if not slower else f"fewer tokens a second than on the rung before: {', '.join(slower)}",
+        ok=ok,
+        reason=None if ok else f"{last.rate / first.rate:.2f} times the rate; P99 TTFT no lower at: {', '.join(later)}",
         figures={f"{name}: {what}": value for name, rung in rungs for what, value in rung.figures().items()},
     )
 
@@ -135,10 +136,10 @@ def _peak() -> float:
 CLAIMS = (
     Claim(
         id="14",
-        what="The ladder: each improvement serves more of the same load, its 4-bit step still to come",
+        what="The ladder: each improvement serves the same load sooner",
         baseline="static batches, each request with a contiguous reservation of the served context",
         unit="output tokens a second",
-        wanted="no rung slower than the one before",
+        wanted="a lower P99 TTFT on each rung, more tokens a second at the top",
         concurrency=f"{REQUESTS}, one each {EVERY} s; {ROWS} rows, {POOL_BLOCKS} blocks of {BLOCK_TOKENS} tokens",
         prompt_tokens=f"{SYSTEM} shared, then {', '.join(map(str, OWN))} in turn",
         output_tokens=f"{', '.join(map(str, OUTPUTS))} in turn",

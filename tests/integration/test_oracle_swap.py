@@ -44,7 +44,9 @@ class Run(NamedTuple):
 
 TABLE = [Run(PreemptionMode.SWAP, 200, 100, True, 1)]
 """A pool so small takes many steps: the other rows are long tests."""
-ALL = list(map(Run._make, product(PreemptionMode, (200,), (16, 100, 512), (False, True), (0, 1))))
+SCARCE = [Run(PreemptionMode.AUTO, 20, 100, True, 0), Run(PreemptionMode.SWAP, 20, 100, False, 1)]
+"""A host pool with room for one or two requests: the others are computed again."""
+ALL = [*map(Run._make, product(PreemptionMode, (200,), (16, 100, 512), (False, True), (0, 1))), *SCARCE]
 
 
 @pytest.fixture(scope="module")
