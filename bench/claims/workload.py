@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 FIRST_TOKEN, LAST_TOKEN = 1000, 40_000
 """Ordinary tokens of the embedded model."""
@@ -19,3 +19,24 @@ def percentile(values: Sequence[float], percent: int) -> float:
     if len(values) == 1:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def paired(baseline: Callable[[], float], ours: Callable[[], float], *, rounds: int) -> list[tuple[float, float]]:
+    """(baseline, ours) of each round, the one that goes first changing from round to round.
+
+    A machine shared with others is slow for seconds on end. Two neighbours in time meet the same of it, so compare the
+    two of a round, and of these comparisons take the median.
+    """
+    pairs = []
+    for number in range(rounds):
+        if number % 2:
+            second, first = ours(), baseline()
+        else:
+            first, second = baseline(), ours()
+        pairs.append((first, second))
+    return pairs
+
+
+def median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of baseline to ours."""
+    return statistics.median(baseline / ours for baseline, ours in pairs)
