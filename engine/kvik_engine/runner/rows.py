@@ -18,6 +18,9 @@ from kvik_engine.params import SamplingParams
 from kvik_engine.sampling.batch import penalised
 from kvik_engine.step import BlockId, ChosenToken, Row, RowFork, RowStart, RowWork, TableChange
 
+_LINE_ENTRIES = 16
+"""int32 in a cache line of 64 bytes."""
+
 
 @dataclass(slots=True)
 class BranchState:
@@ -37,10 +40,11 @@ class RowTable:
 
     def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, groups: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
-        self.tokens = torch.zeros((rows, max_tokens), dtype=torch.int32, device=device)
-        self.host_tables = np.zeros((groups, rows, -(-max_tokens // block_tokens)), dtype=np.int32)
+        self.tokens = torch.zeros((rows, _spread(max_tokens)), dtype=torch.int32, device=device)
+        self.host_tables = np.zeros((groups, rows, _spread(-(-max_tokens // block_tokens))), dtype=np.int32)
         """By KV group: int32 [rows, blocks]."""
-        self.block_tables = torch.zeros(self.host_tables.shape, dtype=torch.int32, device=device)
+        self._device_tables = torch.zeros(self.host_tables.shape, dtype=torch.int32, device=device)
+        self.block_tables = self._device_tables.unbind()
         """The same on the device."""
         self._states: dict[Row, BranchState] = {}
 
@@ -67,9 +71,7 @@ class RowTable:
         """Add each work's new blocks to its row's tables."""
         places: list[int] = []
         blocks: list[BlockId] = []
-        for work in works:
-            if not any(work.new_blocks):
-                continue
+        for work in [work for work in works if any(work.new_blocks)]:
             used = self._states[work.row].blocks
             for group, new in enumerate(work.new_blocks):
                 place = self._place(group, work.row, used[group])
@@ -120,7 +122,7 @@ class RowTable:
         self.host_tables[:, row] = 0
         for table, blocks in zip(self.host_tables, tables, strict=True):
             table[row, : len(blocks)] = blocks
-        self.block_tables[:, row] = torch.from_numpy(self.host_tables[:, row]).to(self.tokens.device)
+        self._device_tables[:, row] = torch.from_numpy(self.host_tables[:, row]).to(self.tokens.device)
 
     def _place(self, group: int, row: Row, index: int) -> int:
         """Of a table's entry among all entries of all tables."""
@@ -131,4 +133,11 @@ class RowTable:
         at, entries = np.array(places), np.array(blocks, dtype=np.int32)
         self.host_tables.reshape(-1)[at] = entries
         device = self.tokens.device
-        self.block_tables.put_(torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device))
+        self._device_tables.put_(torch.from_numpy(at).to(device), torch.from_numpy(entries).to(device))
+
+
+def _spread(entries: int) -> int:
+    """How long to make rows of so many int32: an odd number of cache lines. With a power of two, or nearly, the same
+    column of all rows falls into the same few places of the caches, and a step reads a column."""
+    lines = -(-entries // _LINE_ENTRIES)
+    return (lines | 1) * _LINE_ENTRIES
