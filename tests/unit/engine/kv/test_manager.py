@@ -165,6 +165,21 @@ def test_the_first_writer_copies_a_shared_part_filled_block_and_the_last_writes_
     check_books(kv)
 
 
+def test_a_fork_closes_the_shared_block_to_both_until_each_has_asked() -> None:
+    kv = make_kv()
+    source = make_branch(list(range(6)), n=2)
+    compute(kv, source, 6, 1)
+    assert kv.has_room(source, 7)
+    target = fork_of(kv, source, 6)
+    for branch, copies in ((source, 1), (target, 0)):
+        branch.tokens.append(1)
+        assert not kv.has_room(branch, 7)
+        assert len(kv.prepare(branch, 7, 2).copies) == copies
+        assert kv.has_room(branch, 8)
+        assert not kv.has_room(branch, 9)
+    check_books(kv)
+
+
 def test_a_copys_source_is_not_reused_before_the_copy_is_done() -> None:
     kv = make_kv()
     source = make_branch(list(range(6)), n=2)
