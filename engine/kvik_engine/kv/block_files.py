@@ -40,28 +40,38 @@ class BlockFiles:
         """Descriptor of the folder. Never closed: the end of the process gives the folder back."""
 
     def open(self) -> None:
-        """Take the folder that an engine like this one left last, else a new one; remove what all other engines left
-        that have ended, and what a crash left half-written."""
+        """Take the folder that an engine like this one wrote to last, else a new one; remove what all other engines
+        left that have ended, and what a crash left half-written. Fine if it is open, and again after a failure."""
+        if self._folder is not None:
+            return
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         alone = _locked(self._directory, wait=True)
         try:
-            folder, self._lock = self._take(self._left())
-            os.utime(folder)
-            for partial in folder.glob(f"*/*{_PARTIAL}"):
-                partial.unlink()
-            self._folder = folder
+            folder, lock = self._take(self._left())
+            try:
+                for partial in folder.glob(f"*/*{_PARTIAL}"):
+                    partial.unlink()
+            except OSError:
+                os.close(lock)
+                raise
+            self._folder, self._lock = folder, lock
         finally:
             os.close(alone)
 
     def _left(self) -> Sequence[tuple[Path, int]]:
-        """Folders that no engine holds any more, the last one first, each with a lock on it."""
+        """Folders that no engine holds any more, the last written one first, each with a lock on it."""
         left = []
         for folder in self._directory.glob(_FOLDER + "*"):
             try:
                 left.append((folder, _locked(folder, wait=False)))
             except OSError:  # another engine's, or no folder at all
                 continue
-        return sorted(left, key=lambda one: os.fstat(one[1]).st_mtime_ns, reverse=True)
+        try:
+            return sorted(left, key=lambda one: _written_at(one[0]), reverse=True)
+        except OSError:
+            for _, lock in left:
+                os.close(lock)
+            raise
 
     def _take(self, left: Sequence[tuple[Path, int]]) -> tuple[Path, int]:
         mine = next((one for one in left if one[0].name.startswith(self._prefix)), None)
@@ -138,6 +148,12 @@ def _locked(folder: Path, *, wait: bool) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _written_at(folder: Path) -> int:
+    """When a block of this folder got its name last, in ns; 0 if it never had one. That moves the time of the
+    sub-folder only: the folder's own time says when a sub-folder was new."""
+    return max((within.stat().st_mtime_ns for within in folder.iterdir()), default=0)
 
 
 def _key_of(name: str) -> ContentKey | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MAX_WRITES = 16
 """Blocks that wait for the disk. More are not kept: the disk is slower than they come."""
 PAUSE_SECONDS = 30.0
-"""After a failed write nothing is written for so long."""
+"""After a failed write, or a folder that could not be opened, the disk is left alone for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,14 @@ class Done:
     wrote: bool
     """Whether it was a write."""
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What an earlier run left, the oldest first; or why nobody knows."""
+
+    keys: Sequence[ContentKey]
+    error: str | None = None
 
 
 class LowerTier(Protocol):
@@ -114,23 +122,16 @@ class DiskTier:
         self._clock = clock
         self._known: OrderedDict[ContentKey, None] = OrderedDict()
         self._writing: set[ContentKey] = set()
-        self._ended: SimpleQueue[Done] = SimpleQueue()
+        self._ended: SimpleQueue[Done | Stock] = SimpleQueue()
+        self._opened = self._opening = False
         self._paused_until = float("-inf")
         self._written = self._read = self._failed_writes = self._failed_reads = 0
 
     def open(self) -> None:
-        """Take stock of what an earlier run left. A disk that fails here is left alone for a while."""
-        try:
-            self._files.open()
-            for key, size in self._files.list():
-                if size == self._file_bytes:
-                    self._known[key] = None
-                else:
-                    self._files.remove(key)
-            while len(self._known) > self._max_blocks:
-                self._files.remove(self._known.popitem(last=False)[0])
-        except OSError as error:
-            self._fail_write(str(error))
+        """Take stock of what an earlier run left, before the first job. Where that fails, the first write after a
+        pause makes the worker try again."""
+        self._look()
+        self.done()
 
     @property
     def use(self) -> DiskUse:
@@ -145,7 +146,11 @@ class DiskTier:
             return False
         if key in self._writing or len(self._writing) >= min(MAX_WRITES, self._max_blocks):
             return False
-        if self._clock() < self._paused_until:
+        if self._opening or self._clock() < self._paused_until:
+            return False
+        if not self._opened:
+            self._opening = True
+            self._run(self._look)
             return False
         while len(self._known) + len(self._writing) >= self._max_blocks:
             self._remove(self._known.popitem(last=False)[0])
@@ -172,10 +177,21 @@ class DiskTier:
                 one = self._ended.get_nowait()
             except Empty:
                 return ended
-            self._take_stock(one)
-            ended.append(one)
+            if isinstance(one, Stock):
+                self._take_stock(one)
+            else:
+                self._settle(one)
+                ended.append(one)
 
-    def _take_stock(self, done: Done) -> None:
+    def _take_stock(self, stock: Stock) -> None:
+        self._opening = False
+        if stock.error is not None:
+            self._fail_write(stock.error)
+            return
+        self._opened = True
+        self._known = OrderedDict.fromkeys(stock.keys)
+
+    def _settle(self, done: Done) -> None:
         if done.wrote:
             wanted = done.key in self._writing
             self._writing.discard(done.key)
@@ -197,6 +213,31 @@ class DiskTier:
         self._failed_writes += 1
         self._paused_until = self._clock() + PAUSE_SECONDS
         log.warning("the disk cache cannot be written", extra={"why": why, "pause_seconds": PAUSE_SECONDS})
+
+    def _look(self) -> None:
+        """In the worker, but for the first time. Whatever happens is reported, or nobody would try again."""
+        try:
+            stock = Stock(self._left())
+        except OSError as failure:
+            stock = Stock((), str(failure))
+        except Exception as failure:
+            log.exception("the disk cache cannot be opened")
+            stock = Stock((), repr(failure))
+        self._ended.put(stock)
+
+    def _left(self) -> list[ContentKey]:
+        """What is on disk; of another size or too much, it is removed."""
+        self._files.open()
+        left: list[ContentKey] = []
+        for key, size in self._files.list():
+            if size == self._file_bytes:
+                left.append(key)
+            else:
+                self._files.remove(key)
+        extra = max(0, len(left) - self._max_blocks)
+        for key in left[:extra]:
+            self._files.remove(key)
+        return left[extra:]
 
     def _job(self, key: ContentKey, slot: Slot, work: Callable[[], None], *, wrote: bool) -> None:
         """In the worker. Whatever happens is reported, or the slot would be lost."""

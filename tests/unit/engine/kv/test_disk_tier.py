@@ -122,17 +122,46 @@ def test_two_engines_with_one_directory_leave_each_other_their_blocks(tmp_path: 
     assert second.read(2).error is None
 
 
-def test_of_the_folders_of_engines_that_ended_the_last_one_is_kept(tmp_path: Path) -> None:
+def within(sub_folder: int, number: int) -> ContentKey:
+    """Keys whose files lie in one sub-folder."""
+    return 0, bytes([sub_folder, *[number] * 31])
+
+
+def long_ago(directory: Path, seconds: float) -> None:
+    for path in [directory, *directory.rglob("*")]:
+        os.utime(path, (1e9 - seconds, 1e9 - seconds))
+
+
+def folder_of(rig: Rig) -> Path:
+    assert rig.files._folder is not None
+    return rig.files._folder
+
+
+def test_of_the_folders_of_engines_that_ended_the_last_written_one_is_kept(tmp_path: Path) -> None:
+    """A folder's own time stands still once all its sub-folders are there: a busy engine's folder looked older than
+    that of one that ran later, for a moment, and was removed."""
+    busy, brief = Rig(tmp_path), Rig(tmp_path)
+    for rig, number in ((busy, 1), (brief, 2)):
+        rig.disk.write(within(7, number), Slot(0))
+        rig.work()
+    brief.end()
+    long_ago(folder_of(busy), 20)
+    long_ago(folder_of(brief), 10)
+    busy.disk.write(within(7, 3), Slot(0))
+    busy.work()
+    busy.end()
+    next_start = Rig(tmp_path)
+    assert [number for number in (1, 2, 3) if within(7, number) in next_start.disk] == [1, 3]
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_folder_that_was_opened_last_and_never_written_to_gives_way_to_one_with_blocks(tmp_path: Path) -> None:
     first, second = Rig(tmp_path), Rig(tmp_path)
     first.write(1)
-    second.write(2)
-    for age, rig in ((20, first), (10, second)):
-        assert rig.files._folder is not None
-        os.utime(rig.files._folder, (1e9 - age, 1e9 - age))
-        rig.end()
-    next_start = Rig(tmp_path)
-    assert [number for number in (1, 2) if key(number) in next_start.disk] == [2]
-    assert len(files(tmp_path)) == 1
+    long_ago(folder_of(first), 10)
+    first.end()
+    second.end()
+    assert key(1) in Rig(tmp_path).disk
 
 
 def test_it_stays_within_its_size_and_drops_the_longest_unused(tmp_path: Path) -> None:
@@ -241,6 +270,46 @@ def test_a_folder_that_cannot_be_made_is_no_reason_not_to_start(
     assert "cannot be written" in caplog.text
     assert not rig.write(1)
     assert rig.disk.use.failed_writes == 1
+
+
+def test_a_disk_that_comes_late_is_opened_by_the_first_write_after_the_pause(tmp_path: Path) -> None:
+    """Nothing opened it a second time: every write failed for ever, with a warning each."""
+    place = tmp_path / "disk"
+    earlier_run(place, *range(4))
+    place.rename(tmp_path / "away")
+    place.write_text("not mounted")
+    rig = Rig(place, blocks=3)
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    assert not rig.write(8)
+    assert rig.disk.use.blocks == 0, "the pause is not over"
+    rig.now += PAUSE_SECONDS
+    assert not rig.disk.write(key(8), Slot(0)), "nobody waits for the folder"
+    assert not rig.disk.write(key(9), Slot(0))
+    assert len(rig.jobs) == 1
+    assert rig.work() == []
+    assert [number for number in range(4) if key(number) in rig.disk] == [1, 2, 3]
+    assert rig.write(8)
+    assert (rig.disk.use.failed_writes, len(files(place))) == (1, 3)
+
+
+def test_an_opening_that_failed_half_way_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second try would take its own folder for another engine's."""
+    earlier_run(tmp_path, 7)
+    (path,) = files(tmp_path)
+    path.with_name(path.name + ".partial").write_text("half")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", fail)
+        rig = Rig(tmp_path)
+    assert rig.disk.use.blocks == 0
+    rig.now += PAUSE_SECONDS
+    rig.write(8)
+    assert key(7) in rig.disk
+    assert files(tmp_path) == [path]
 
 
 def test_what_is_forgotten_while_it_is_written_is_not_found_afterwards(tmp_path: Path) -> None:
