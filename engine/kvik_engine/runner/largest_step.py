@@ -7,6 +7,7 @@ How much a step takes there depends on the backend: on a CPU the past is gathere
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,6 +21,28 @@ from kvik_engine.runner.runner import RunnerLimits
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
 from kvik_engine.sampling.sampler import sample
 from kvik_engine.step import KVGroup
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBounds:
+    """What will bound the KV cache: as kv.sizing has it, beside a step that takes nothing. Bytes."""
+
+    kv_cache_size: int | None = None
+    memory_fraction: float = 1.0
+    swap_space: int = 0
+    """Of the device's own memory: 0 where the host's is another."""
+
+    def most(self, memory: MemoryUse) -> int:
+        """The largest cache that could be asked for; below 0 where there is no room."""
+        total = memory.total - self.swap_space
+        if self.kv_cache_size is not None:
+            return min(self.kv_cache_size, total - memory.used)
+        return int(self.memory_fraction * total) - memory.used
+
+
+def deepest_context(groups: Sequence[KVGroup], limits: RunnerLimits, bounds: CacheBounds, device: torch.device) -> int:
+    """`longest_context` in what is free now, with the weights loaded."""
+    return longest_context(groups, limits, bounds.most(PeakMemory(device).read()))
 
 
 def longest_context(groups: Sequence[KVGroup], limits: RunnerLimits, cache_bytes: int) -> int:

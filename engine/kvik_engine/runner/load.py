@@ -20,8 +20,8 @@ from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
-from kvik_engine.runner.largest_step import longest_context, measure_step
-from kvik_engine.runner.memory import PeakMemory, host_memory, return_freed_memory
+from kvik_engine.runner.largest_step import CacheBounds, deepest_context, measure_step
+from kvik_engine.runner.memory import host_memory, return_freed_memory
 from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
 from kvik_engine.step import ModelFacts
@@ -52,8 +52,9 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
         backend=choose_backend(config.attention, device),
         limits=limits,
         max_batch_tokens=config.max_batch_tokens,
-        kv_cache_size=config.kv_cache_size,
-        memory_fraction=config.memory_fraction,
+        cache=CacheBounds(
+            config.kv_cache_size, config.memory_fraction, config.swap_space if device.type == "cpu" else 0
+        ),
         progress=progress,
     )
 
@@ -67,37 +68,27 @@ def make_runner(
     limits: RunnerLimits,
     max_batch_tokens: int,
     progress: Callable[[str], None],
-    kv_cache_size: int | None = None,
-    memory_fraction: float = 1.0,
+    cache: CacheBounds | None = None,
 ) -> ModelRunner:
     """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
 
-    `kv_cache_size` and `memory_fraction` bound the cache that will be asked for, and so how deep a step can be.
+    `cache` bounds how deep a step can be; None: the device does.
 
     Raises StartError: ModelUnsupported, ModelInvalid.
     """
-    if config.latent is not None and not backend.attends_latents:
-        raise StartError(
-            StartReason.MODEL_UNSUPPORTED,
-            f"{config.architecture}: latent attention does not run on the attention backend {backend.name!r}; "
-            "--attention=reference computes it, slowly",
-        )
+    _check_attention(config, backend)
     started = time.perf_counter()
     model = build(config, tensors)
     gc.collect()
     loaded = time.perf_counter()
     progress("measuring memory")
     groups = kv_groups(config, limits.block_tokens, DTYPES[dtype].itemsize)
-    before = PeakMemory(tensors.device).read()
-    room = int(memory_fraction * before.total) - before.used
-    if kv_cache_size is not None:
-        room = min(kv_cache_size, before.total - before.used)
     memory = measure_step(
         model,
         backend,
         limits,
         max_batch_tokens=max_batch_tokens,
-        context=longest_context(groups, limits, room),
+        context=deepest_context(groups, limits, cache or CacheBounds(), tensors.device),
         dtype=DTYPES[dtype],
         device=tensors.device,
     )
@@ -119,3 +110,13 @@ def make_runner(
         startup_seconds={"weights_loaded": loaded - started, phase: time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)
+
+
+def _check_attention(config: ModelConfig, backend: AttentionBackend) -> None:
+    """StartError (ModelUnsupported) where the model attends in a way that the backend does not know."""
+    if config.latent is not None and not backend.attends_latents:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"{config.architecture}: latent attention does not run on the attention backend {backend.name!r}; "
+            "--attention=reference computes it, slowly",
+        )

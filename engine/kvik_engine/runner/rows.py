@@ -87,8 +87,10 @@ class RowTable:
             self._set_entries([self._place(c.group, c.row, c.index) for c in changes], [c.block for c in changes])
 
     def token_places(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices into `tokens` as one vector."""
-        return rows * self.tokens.shape[1] + positions
+        """Indices into `tokens` as one vector. A position past a row's end would be the next row's first token."""
+        width = self.tokens.shape[1]
+        assert positions.max() < width, f"position {positions.max()} is past the {width} tokens of a row"
+        return rows * width + positions
 
     def slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in the cache tokens [n] of these rows lie: block * block_tokens + offset, [groups, n]."""
