@@ -116,9 +116,6 @@ CONSTRAINTS: list[tuple[str, Any]] = [
     ("ebnf", "root ::= 'a'"),
     ("grammar", "root ::= 'a'"),
     ("grammar", {"type": "json", "value": _SCHEMA}),
-    ("nvext", {"guided_json": _SCHEMA}),
-    ("nvext", {"top_k": 1, "guided_choice": ["a"]}),
-    ("extra_body", {"guided_json": _SCHEMA}),
 ]
 """What asks for constrained output, by the fields of several servers: none may be dropped in silence."""
 
@@ -127,6 +124,12 @@ UNSUPPORTED = [
         make(f"{field}={value!r}", field, **{field: value})
         for make in (chat, completion)
         for field, value in CONSTRAINTS
+    ),
+    *(
+        make(f"{field}={value!r}", field, **{field: value})
+        for make in (chat, completion)
+        for field in ("nvext", "extra_body")
+        for value in ({"guided_json": _SCHEMA}, {"top_k": 4}, {"unknown_field": None}, [], "top_k=4", False)
     ),
     chat("tools", "tools", tools=[{"type": "function", "function": {"name": "f"}}]),
     chat("functions", "functions", functions=[{"name": "f"}]),
@@ -239,6 +242,7 @@ def too_long(context: int) -> list[Case]:
 HARMLESS: list[dict[str, Any]] = [
     {"tools": [], "functions": [], "tool_choice": "none", "function_call": "auto"},
     {"tools": None, "response_format": {"type": "text"}, "modalities": ["text"], "audio": None},
+    {"nvext": None, "extra_body": None},
     {"stop": None, "n": None, "temperature": None, "logit_bias": None, "max_tokens": None, "seed": None},
     {"stop": [], "logit_bias": {}, "stop_token_ids": [], "structured_outputs": None, "best_of": 1},
     {"use_beam_search": False, "length_penalty": 1.0, "early_stopping": False, "best_of": None},
@@ -255,6 +259,6 @@ HARMLESS: list[dict[str, Any]] = [
         "guided_choice": [],
         "guided_json_object": False,
     },
-    {"nvext": {"top_k": 4}, "extra_body": {}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
+    {"nvext": {}, "extra_body": {}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
 ]
 """Fields of a chat that change nothing: OpenAI's clients send them."""

@@ -156,10 +156,6 @@ def _text_format(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "text"
 
 
-def _unconstrained(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys().isdisjoint(CONSTRAINED_OUTPUT)
-
-
 CONSTRAINED_OUTPUT: dict[str, Callable[[Any], bool]] = {
     "response_format": _text_format,
     "structured_outputs": _nothing,
@@ -176,11 +172,13 @@ CONSTRAINED_OUTPUT: dict[str, Callable[[Any], bool]] = {
     "regex": _nothing,
     "ebnf": _nothing,
     "grammar": _nothing,
-    "nvext": _unconstrained,
-    "extra_body": _unconstrained,
 }
 """How clients of OpenAI, vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM and NIM ask for constrained output. An empty JSON
-schema asks for JSON. `extra_body` is what only Python clients unpack."""
+schema asks for JSON."""
+
+CONTAINERS = ("nvext", "extra_body")
+"""Fields that hold fields: NIM's, and an argument of OpenAI's Python client, which merges what is in it into the body.
+Nobody looks into them here, so what is in them would be ignored."""
 
 HARMLESS: dict[str, Callable[[Any], bool]] = {
     **CONSTRAINED_OUTPUT,
@@ -205,6 +203,7 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "chat_template_kwargs": _nothing,
     "documents": _nothing,
     "web_search_options": _never,
+    **dict.fromkeys(CONTAINERS, lambda v: v == {}),
 }
 """Unsupported fields, and which of their values change nothing."""
 
@@ -232,6 +231,8 @@ def refuse_unsupported(request: msgspec.Struct) -> None:
     for field, harmless in HARMLESS.items():
         value = getattr(request, field, None)
         if value is not None and not harmless(value):
+            if field in CONTAINERS:
+                raise UserError(f"{field} is not read: its fields belong at the top level of the request.", param=field)
             raise UserError(f"{field} with this value is not supported by this server.", param=field)
 
 
