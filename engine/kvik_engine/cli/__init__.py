@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import select
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
+from typing import TextIO
 
 from kvik_engine import __version__
 from kvik_engine.errors import StartError
@@ -22,20 +24,39 @@ _COMMANDS = {name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simu
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. Quiet when nobody reads what it prints any more, as in `kvik plan ... | head`."""
+    serving = False
     try:
         try:
-            return _run(sys.argv[1:] if arguments is None else arguments)
+            options = _options(sys.argv[1:] if arguments is None else arguments)
+            serving = options.chosen_command == "serve"  # its pipes and sockets are many, and its output is no answer
+            return _run(options)
         finally:
             sys.stdout.flush()  # here, where it can be caught, also behind --help
     except BrokenPipeError:
+        if serving or not _unread(sys.stdout):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails, too
         return EXIT_NO_READER
 
 
-def _run(arguments: list[str]) -> int:
+def _unread(stream: TextIO) -> bool:
+    """Whether it is a pipe or a socket that nobody can read any more."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
     chosen = _load([next((a for a in arguments if not a.startswith("-")), "")])
     parser = _parser(chosen or _load([*_COMMANDS, *_extra()]))
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         code: int = options.run(options)
     except StartError as error:
@@ -47,7 +68,7 @@ def _run(arguments: list[str]) -> int:
 def _parser(commands: dict[str, ModuleType]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvik", description="Serve large language models.")
     parser.add_argument("--version", action="version", version=f"kvik {__version__}")
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="chosen_command")
     for name, module in commands.items():
         command = subparsers.add_parser(
             name,

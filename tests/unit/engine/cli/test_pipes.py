@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kvik_engine.cli import main
 from kvik_engine.exits import EXIT_NO_READER
 from tests.support.model_files import CONFIG
 
@@ -56,6 +58,33 @@ def test_nor_is_there_a_word_where_every_line_is_written_at_once(tmp_path: Path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     ended = without_a_reader(tmp_path, *PLAN, unbuffered="1")
     assert (ended.returncode, ended.stderr) == (EXIT_NO_READER, "")
+
+
+def break_a_socket(*_: object) -> int:
+    raise BrokenPipeError("a socket's other end is closed")
+
+
+@pytest.fixture
+def closed_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        yield
+
+
+def test_a_socket_that_breaks_while_somebody_reads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended any command with 141 and no word."""
+    monkeypatch.setattr("kvik_engine.cli.version.run", break_a_socket)
+    with pytest.raises(BrokenPipeError, match="a socket"):
+        main(["version"])
+
+
+@pytest.mark.usefixtures("closed_stdout")
+def test_an_engine_never_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvik_engine.cli.serve.run", break_a_socket)
+    with pytest.raises(BrokenPipeError, match="a socket"):
+        main(["serve", "model"])
 
 
 def test_an_error_is_told_without_a_reader_too(tmp_path: Path) -> None:
