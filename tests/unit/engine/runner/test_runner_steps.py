@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.layers.head import LanguageHead
 from kvik_engine.models.llama import Llama
 from kvik_engine.params import SamplingParams
+from kvik_engine.runner.rows import RowTable
 from kvik_engine.runner.runner import ModelRunner
 from kvik_engine.step import (
     BlockCopy,
@@ -289,3 +291,11 @@ def test_a_row_goes_on_from_blocks_that_were_swapped_out_and_in_elsewhere() -> N
 
     (want,) = drive([DrivenRequest(first, max_tokens=2)])
     assert [token, went_on] == want
+
+
+def test_a_token_past_a_rows_end_is_a_mistake_of_ours_and_no_token_of_the_next_row() -> None:
+    table = RowTable(rows=2, max_tokens=64, block_tokens=16, groups=1, device=torch.device("cpu"))
+    width = table.tokens.shape[1]
+    assert table.token_places(np.array([0]), np.array([width - 1])) == [width - 1]
+    with pytest.raises(AssertionError, match="past"):
+        table.token_places(np.array([0, 1]), np.array([width, 0]))
