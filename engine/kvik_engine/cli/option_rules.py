@@ -75,7 +75,7 @@ RULES = (
         "--disk-cache needs --disk-cache-size",
     ),
     Rule(
-        lambda given: "disk_cache_size" in given and "disk_cache" not in given,
+        lambda given: bool(given.get("disk_cache_size")) and "disk_cache" not in given,
         "--disk-cache-size needs --disk-cache",
     ),
     Rule(

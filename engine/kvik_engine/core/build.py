@@ -9,7 +9,6 @@ from kvik_engine.core.check import Bounds
 from kvik_engine.core.gate import Gate, GoodputGate, QueueGate
 from kvik_engine.core.loop import Channel, EngineCore, Serving
 from kvik_engine.core.strategy import PRODUCT, Strategy
-from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import ModelInfo
 from kvik_engine.kv.content_names import ContentNames, NamingCache
 from kvik_engine.kv.disk_tier import LowerTier
@@ -83,27 +82,21 @@ def build_core(
 
 
 def gate(config: EngineConfig, scheduler: Scheduler) -> Gate:
-    """What decides whether a request may queue; StartError ConfigInvalid for goodput without a target."""
+    """What decides whether a request may queue. Goodput has a target (cli.option_rules)."""
     queue = QueueGate(scheduler, config.max_queued_requests)
     match config.admission:
         case "queue":
             return queue
         case "goodput":
-            if config.slo_ttft is None:
-                raise StartError(StartReason.CONFIG_INVALID, "admission goodput needs slo-ttft")
+            assert config.slo_ttft is not None, "goodput without a target"
             slo_class = SLO_CLASSES.index(config.slo_class)
             return GoodputGate(queue, scheduler, ttft=config.slo_ttft, slo_class=slo_class)
         case name:
-            raise StartError(StartReason.CONFIG_INVALID, f"admission {name!r} is not queue or goodput")
+            raise AssertionError(f"admission {name!r} is not queue or goodput")
 
 
 def swap_choice(config: EngineConfig, ledger: Ledger, host: HostSpace) -> SwapOrRecompute:
-    """How preempted requests keep their KV; StartError ConfigInvalid for an unknown mode."""
-    if config.preemption_mode not in list(PreemptionMode):
-        modes = ", ".join(PreemptionMode)
-        raise StartError(
-            StartReason.CONFIG_INVALID, f"preemption-mode {config.preemption_mode!r} is not one of {modes}"
-        )
+    """How preempted requests keep their KV."""
     return SwapOrRecompute(
         mode=PreemptionMode(config.preemption_mode),
         threshold_tokens=config.swap_threshold_tokens,
@@ -113,13 +106,8 @@ def swap_choice(config: EngineConfig, ledger: Ledger, host: HostSpace) -> SwapOr
 
 
 def limits(config: EngineConfig) -> Limits:
-    """The step's caps; StartError ConfigInvalid when a full house of decoding rows would not fit one step."""
-    if config.max_batch_tokens < config.max_requests:
-        raise StartError(
-            StartReason.CONFIG_INVALID,
-            f"max-batch-tokens {config.max_batch_tokens} is less than max-requests {config.max_requests}: "
-            "each running request needs one token a step",
-        )
+    """The step's caps. A full house of decoding rows fits one step (cli.class_defaults)."""
+    assert config.max_requests <= config.max_batch_tokens, "each running request needs one token a step"
     return Limits(
         max_requests=config.max_requests,
         max_batch_tokens=config.max_batch_tokens,
@@ -128,7 +116,7 @@ def limits(config: EngineConfig) -> Limits:
 
 
 def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache:
-    """The index that the configuration names; StartError ConfigInvalid for an unknown name."""
+    """The index that the configuration names."""
     match config.prefix_cache:
         case "radix":
             return RadixCache(groups)
@@ -137,7 +125,7 @@ def prefix_cache(config: EngineConfig, groups: Sequence[KVGroup]) -> PrefixCache
         case "disabled":
             return NoPrefixCache(len(groups))
         case name:
-            raise StartError(StartReason.CONFIG_INVALID, f"prefix-cache {name!r} is not radix, block-hash or disabled")
+            raise AssertionError(f"prefix-cache {name!r} is not radix, block-hash or disabled")
 
 
 def describe(facts: ModelFacts, ledger: Ledger, *, warm_seconds: float, warm_at: float) -> ModelInfo:

@@ -9,7 +9,6 @@ import pytest
 from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import gate
 from kvik_engine.core.gate import GoodputGate, QueueGate, TokenRate, predicted_ttft, tokens_ahead
-from kvik_engine.errors import StartError
 from kvik_engine.params import SamplingParams
 from kvik_engine.request import Request
 from kvik_engine.simulation.device import H100_8B
@@ -175,8 +174,9 @@ def test_without_overload_goodput_admission_refuses_nobody() -> None:
     assert overloaded("goodput", rate=2.0).groups[0].refused == 0
 
 
-def test_goodput_without_a_target_is_a_start_error() -> None:
+def test_goodput_without_a_target_is_no_gate() -> None:
+    """cli.option_rules refuses it; here it could only be a mistake of ours."""
     scheduler = Harness().scheduler
     for admission in ("goodput", "hope"):
-        with pytest.raises(StartError):
+        with pytest.raises(AssertionError, match="goodput"):
             gate(replace(interactive(admission), slo_ttft=None), scheduler)
