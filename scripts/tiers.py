@@ -27,6 +27,8 @@ PREPARATION: dict[str, list[str]] = {
     "faults": ["tests.cluster", "programs"],
     "e2e": ["scripts.demo", "prepare"],
 }
+# Tiers whose tests share no engine and no cluster, so that each CPU can run tests of its own; a file stays together.
+SPREAD = frozenset({"unit", "property", "kernels"})
 # Tiers whose tests take long enough for a reader to want to know which one runs.
 SLOW = frozenset({"integration", "faults", "e2e"})
 
@@ -37,6 +39,8 @@ def command_of(tier: str, options: argparse.Namespace) -> list[str]:
         return ["scripts/lint.sh"]
     command = [sys.executable, "-m", "pytest", "--durations=5", "--durations-min=5", *TIERS[tier]]
     command.append("-v" if tier in SLOW else "-q")
+    if tier in SPREAD:
+        command += ["--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile"]
     if not options.long:
         command += ["-m", "long" if options.only_long else "not long"]
     if options.shard:
@@ -50,7 +54,9 @@ def run(tier: str, options: argparse.Namespace) -> int:
         prepared = subprocess.run([sys.executable, "-m", *PREPARATION[tier]], cwd=ROOT, check=False)
         if prepared.returncode != 0:
             return prepared.returncode
-    status = subprocess.run(command_of(tier, options), cwd=ROOT, check=False).returncode
+    threads = "1" if tier in SPREAD else str(os.cpu_count() or 1)
+    environment = {"OMP_NUM_THREADS": threads, **os.environ}
+    status = subprocess.run(command_of(tier, options), cwd=ROOT, env=environment, check=False).returncode
     nothing_to_run = 5
     if status == nothing_to_run and (options.shard or options.only_long):
         return 0
@@ -75,7 +81,6 @@ def main() -> int:
     parser.add_argument("--shard", metavar="I/N", help="only every Nth test, by a hash of its name, I from 0")
     options = parser.parse_args()
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would starve the engines under test
     os.environ["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     results: list[tuple[str, int, float]] = []
