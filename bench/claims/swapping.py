@@ -103,9 +103,9 @@ def _choice(engine: Engine) -> SwapOrRecompute:
 
 
 def _crossing(seconds: Mapping[str, Mapping[int, float]]) -> float:
-    """Where the lines through both ways' costs meet."""
+    """Where the lines through both ways' costs meet; 0 when swapping is quicker at any length."""
     swap, recompute = (_line(list(seconds[way]), list(seconds[way].values())) for way in ("swap", "recompute"))
-    return (swap[1] - recompute[1]) / (recompute[0] - swap[0])
+    return max(0.0, (swap[1] - recompute[1]) / (recompute[0] - swap[0]))
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
