@@ -52,29 +52,30 @@ def _most_blocks(requests: int, choices: int, output: int, beam: BeamParams | No
     return most
 
 
+def _claim(claim_id: str, what: str, one: str, together: str, name: str, beam: BeamParams | None) -> Claim:
+    """`one` is what the claim calls a single one of them, `together` the request that has all."""
+    return Claim(
+        id=claim_id,
+        what=what,
+        baseline=f"{CHOICES} separate requests without prefix cache",
+        unit=f"blocks at the fullest moment, {OUTPUTS[0]} output tokens",
+        wanted=f"below 1.3 times the blocks of one {one}",
+        concurrency=f"1 of {together} {CHOICES}, against {CHOICES}",
+        prompt_tokens=f"{PROMPT}",
+        output_tokens=f"{OUTPUTS[0]}, and {OUTPUTS[1]} among the figures",
+        clock=COUNTED,
+        measure=partial(forked, name, beam),
+    )
+
+
 CLAIMS = (
-    Claim(
-        id="7n",
-        what=f"{CHOICES} choices of one prompt share its blocks until they differ",
-        baseline=f"{CHOICES} separate requests without prefix cache",
-        unit=f"blocks at the fullest moment, {OUTPUTS[0]} output tokens",
-        wanted="below 1.3 times the blocks of one choice",
-        concurrency=f"1 of n = {CHOICES}, against {CHOICES}",
-        prompt_tokens=f"{PROMPT}",
-        output_tokens=f"{OUTPUTS[0]}, and {OUTPUTS[1]} among the figures",
-        clock=COUNTED,
-        measure=partial(forked, "n", None),
-    ),
-    Claim(
-        id="7b",
-        what=f"{CHOICES} beams of a search share the prompt's blocks, and one another's until they differ",
-        baseline=f"{CHOICES} separate requests without prefix cache",
-        unit=f"blocks at the fullest moment, {OUTPUTS[0]} output tokens",
-        wanted="below 1.3 times the blocks of one beam",
-        concurrency=f"1 of beam width {CHOICES}, against {CHOICES}",
-        prompt_tokens=f"{PROMPT}",
-        output_tokens=f"{OUTPUTS[0]}, and {OUTPUTS[1]} among the figures",
-        clock=COUNTED,
-        measure=partial(forked, "width", BeamParams()),
+    _claim("7n", f"{CHOICES} choices of one prompt share its blocks until they differ", "choice", "n =", "n", None),
+    _claim(
+        "7b",
+        f"{CHOICES} beams of a search share the prompt's blocks, and one another's until they differ",
+        "beam",
+        "beam width",
+        "width",
+        BeamParams(),
     ),
 )

@@ -1,7 +1,7 @@
 """Claim 6: a preempted request comes back by the quicker of two ways, its KV swapped in or computed again."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.claims.claim import CPU_CLOCK, Claim, Measured
@@ -104,14 +104,11 @@ def _choice(engine: Engine) -> SwapOrRecompute:
 
 def _crossing(seconds: Mapping[str, Mapping[int, float]]) -> float:
     """Where the lines through both ways' costs meet; 0 when swapping is quicker at any length."""
-    swap, recompute = (_line(list(seconds[way]), list(seconds[way].values())) for way in ("swap", "recompute"))
-    return max(0.0, (swap[1] - recompute[1]) / (recompute[0] - swap[0]))
-
-
-def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Slope and intercept, least squares."""
-    slope, intercept = statistics.linear_regression(x, y)
-    return slope, intercept
+    swap, recompute = (
+        statistics.linear_regression(list(costs), list(costs.values()))
+        for costs in (seconds["swap"], seconds["recompute"])
+    )
+    return max(0.0, (swap.intercept - recompute.intercept) / (recompute.slope - swap.slope))
 
 
 CLAIMS = (

@@ -4,6 +4,7 @@ combination, tokens equal an undisturbed run alone. Freed blocks are poisoned an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -20,15 +21,24 @@ WINDOWED: Windows = (None, 6)
 INDICES = {"radix": RadixCache, "block hash": BlockHashCache, "no cache": None}
 
 
+def in_every_engine(test: Callable[..., None]) -> Callable[..., None]:
+    """With each index of prefixes, with and without overlap, with and without a sliding window."""
+    for mark in (
+        pytest.mark.parametrize("index", INDICES.values(), ids=INDICES),
+        pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"]),
+        pytest.mark.parametrize("windows", [FULL, WINDOWED], ids=["full", "window"]),
+    ):
+        test = mark(test)
+    return test
+
+
 def prompt_of(request_id: int) -> list[int]:
     """Prompts share a beginning that ends within a block; every third goes on as the one three before did."""
     own = [(7 * (request_id % 3) + 5 * i) % (VOCAB - 1) + 1 for i in range(3 + 4 * (request_id % 3))]
     return [*SYSTEM[: 14 - request_id % 2], *own, *([request_id + 1] if request_id > 2 else [])]
 
 
-@pytest.mark.parametrize("windows", [FULL, WINDOWED], ids=["full", "window"])
-@pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
-@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+@in_every_engine
 def test_tokens_equal_an_undisturbed_run_in_every_combination(
     index: type[RadixCache] | type[BlockHashCache] | None, overlap: int, windows: Windows
 ) -> None:
@@ -56,9 +66,7 @@ def test_tokens_equal_an_undisturbed_run_in_every_combination(
     assert bool(found) == (index is not None)
 
 
-@pytest.mark.parametrize("windows", [FULL, WINDOWED], ids=["full", "window"])
-@pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
-@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+@in_every_engine
 def test_beams_find_what_an_undisturbed_search_does_in_every_combination(
     index: type[RadixCache] | type[BlockHashCache] | None, overlap: int, windows: Windows
 ) -> None:
