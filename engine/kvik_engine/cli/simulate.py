@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--trace", metavar="FILE", type=Path, help="requests, one JSON object a line")
     load.add_argument("--workload", choices=sorted(WORKLOADS), help="a synthetic trace")
     parser.add_argument("--device", choices=sorted(DEVICES), default="h100-8b", help="(default: h100-8b)")
-    parser.add_argument("--seconds", type=_seconds, help="of a synthetic trace (default: 120)")
-    parser.add_argument("--rate", type=_rate, metavar="X", help="times the workload's own (default: 1)")
-    parser.add_argument("--seed", type=int, help="of a synthetic trace (default: 0)")
+    parser.add_argument("--seconds", type=_seconds, help=_synthetic_help("seconds", "of a synthetic trace"))
+    parser.add_argument("--rate", type=_rate, metavar="X", help=_synthetic_help("rate", "times the workload's own"))
+    parser.add_argument("--seed", type=int, help=_synthetic_help("seed", "of a synthetic trace"))
     parser.add_argument("--overlap", type=int, choices=(0, 1), default=0, help="steps planned ahead (default: 0)")
     parser.add_argument("--write-trace", metavar="FILE", type=Path, help="keep the trace that was served")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -66,6 +66,10 @@ def _seconds(text: str) -> float:
 
 def _rate(text: str) -> float:
     return _above_zero(text, MAX_RATE)
+
+
+def _synthetic_help(name: str, what: str) -> str:
+    return f"{what} (default: {_SYNTHETIC[name]:g})"
 
 
 def _above_zero(text: str, most: float) -> float:
