@@ -41,6 +41,8 @@ class FakeKubelet:
         self.starts: Callable[[Mapping[str, Any]], bool] = lambda _: True
         self._load: dict[str, Any] = {}
         self._pods: dict[str, _Running] = {}
+        # A pod that starts while the load changes must not keep the old one.
+        self._changing_load = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._server = threading.Thread(target=self._loop.run_forever, name="stub-engines", daemon=True)
         self._watcher = threading.Thread(target=self._run, name="fake-kubelet", daemon=True)
@@ -64,9 +66,10 @@ class FakeKubelet:
 
     def set_load(self, **figures: Any) -> None:
         """What every engine's `/load` says from now on, over its own figures."""
-        self._load = figures
-        for running in list(self._pods.values()):
-            running.engine.overrides = Overrides(load=figures)
+        with self._changing_load:
+            self._load = figures
+            for running in self._pods.values():
+                running.engine.overrides = Overrides(load=figures)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._period):
@@ -86,15 +89,18 @@ class FakeKubelet:
             ):
                 self._start(pod)
         for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
-            self._call(self._pods.pop(uid).runner.cleanup())
+            with self._changing_load:
+                gone = self._pods.pop(uid)
+            self._call(gone.runner.cleanup())
 
     def _start(self, pod: Any) -> None:
         address = next(self._addresses)
         engine = StubEngine(_OPTIONS)
-        engine.overrides = Overrides(load=self._load)
         runner = web.AppRunner(metrics_app(engine), access_log=None, shutdown_timeout=0.1)
+        with self._changing_load:
+            engine.overrides = Overrides(load=self._load)
+            self._pods[pod.metadata.uid] = _Running(address, engine, runner)
         self._call(_serve(runner, address))
-        self._pods[pod.metadata.uid] = _Running(address, engine, runner)
         self._api.patch_namespaced_pod_status(
             pod.metadata.name, pod.metadata.namespace, {"status": ready_status(pod, address)}, _request_timeout=5
         )
