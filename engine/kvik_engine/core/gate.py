@@ -15,6 +15,7 @@ from kvik_engine.request import Request
 from kvik_engine.scheduler.policy import SLO_CLASSES
 from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.startable import Startable
+from kvik_engine.scheduler.token_rate import TokenRate
 
 SAFE_SHARE = 0.5
 """Of the target, for the predicted time: at an overload of twice what the device can do, goodput is 15.0 a second with
@@ -46,8 +47,6 @@ class QueueGate:
     def __init__(self, scheduler: Scheduler, max_queued: int) -> None:
         self.drained = TokenRate()
         """While prompts wait. Steps without any count too: those who wait for rows wait for them."""
-        self._computed = TokenRate()
-        """In steps with prompts, whether others waited or not: a first guess."""
         self._scheduler = scheduler
         self._max_queued = max_queued
         self._startable = Startable(scheduler)
@@ -70,14 +69,12 @@ class QueueGate:
         return Refusal(request.key[1], "queue_full", f"{waiting} requests wait already", retry_after=self.retry_after())
 
     def settled(self, seconds: float, prefill_tokens: int) -> None:
-        if prefill_tokens:
-            self._computed.count(seconds, prefill_tokens)
         if waiting_prompt_tokens(self._scheduler):
             self.drained.count(seconds, prefill_tokens)
 
     def retry_after(self) -> float:
         """Seconds until the prompts that wait now are computed, as far as the speed is known."""
-        rate = self.drained.tokens_per_second or self._computed.tokens_per_second
+        rate = self.drained.tokens_per_second or self._scheduler.prefill_rate.tokens_per_second
         seconds = waiting_prompt_tokens(self._scheduler) / rate if rate else 0.0
         return min(max(1.0, seconds), _MAX_RETRY_SECONDS)
 
@@ -110,30 +107,6 @@ class GoodputGate:
 
     def settled(self, seconds: float, prefill_tokens: int) -> None:
         self._queue.settled(seconds, prefill_tokens)
-
-
-class TokenRate:
-    """Prompt tokens a second, smoothed."""
-
-    WINDOW_SECONDS = 10.0
-    """Older steps count for less and less."""
-    LEAST_SECONDS = 0.25
-    """Nothing is known before so much was measured."""
-
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        self._seconds = 0.0
-
-    def count(self, seconds: float, tokens: int) -> None:
-        kept = math.exp(-seconds / self.WINDOW_SECONDS)
-        self._tokens = self._tokens * kept + tokens
-        self._seconds = self._seconds * kept + seconds
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        if self._seconds < self.LEAST_SECONDS or not self._tokens:
-            return None
-        return self._tokens / self._seconds
 
 
 def predicted_ttft(request: Request, scheduler: Scheduler, rate: float | None, now: float) -> float | None:

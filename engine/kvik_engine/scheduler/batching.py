@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
-
-from kvik_engine.request import Request
 
 
 class Batching(Protocol):
-    """Asked before each admission, told after each step."""
+    """Told of each step before it is planned, asked before each admission, told of what came of it."""
 
-    def open_to_more(self, running: Sequence[Request]) -> bool: ...
+    def begin(self, *, running: int, waiting: int, free_rows: int) -> None:
+        """A step is about to be planned over so many requests."""
+        ...
 
-    def planned(self, *, tokens_left: bool) -> None:
-        """A step is planned. With `tokens_left`, everything that could be admitted was."""
+    def open_to_more(self) -> bool: ...
+
+    def admitted(self) -> None:
+        """One of the waiting requests runs now."""
+        ...
+
+    def full(self) -> None:
+        """One of them found no rows or no room in this step."""
         ...
 
 
 class ContinuousBatching:
     """Requests join and leave at every step (Orca, OSDI '22). The product's choice."""
 
-    def open_to_more(self, running: Sequence[Request]) -> bool:
+    def begin(self, *, running: int, waiting: int, free_rows: int) -> None:
+        pass
+
+    def open_to_more(self) -> bool:
         return True
 
-    def planned(self, *, tokens_left: bool) -> None:
+    def admitted(self) -> None:
+        pass
+
+    def full(self) -> None:
         pass
 
 
 class StaticBatching:
-    """A batch takes what waits, as far as rows and room go, and the next one begins when all of it has ended.
+    """A batch takes what waits when it begins, as far as rows and room go; the next begins when all of it has ended.
 
-    For comparison only. Rows that ended are not computed on as padding, so it is better here than where it is used.
+    Its prompts may take several steps, and who comes meanwhile waits for the next batch. For comparison only. Rows that
+    ended are not computed on as padding, so it is better here than where it is used.
     """
 
     def __init__(self) -> None:
-        self._open = True
+        self._places = 0
+        """Of the batch, not taken yet."""
 
-    def open_to_more(self, running: Sequence[Request]) -> bool:
+    def begin(self, *, running: int, waiting: int, free_rows: int) -> None:
         if not running:
-            self._open = True
-        return self._open
+            self._places = min(waiting, free_rows)
 
-    def planned(self, *, tokens_left: bool) -> None:
-        if tokens_left:
-            self._open = False
+    def open_to_more(self) -> bool:
+        return self._places > 0
+
+    def admitted(self) -> None:
+        self._places -= 1
+
+    def full(self) -> None:
+        self._places = 0

@@ -34,6 +34,7 @@ from kvik_engine.scheduler.room import PagedRoom, Room
 from kvik_engine.scheduler.rows import Rows
 from kvik_engine.scheduler.state import State
 from kvik_engine.scheduler.tiers import tier_of, turn_of
+from kvik_engine.scheduler.token_rate import TokenRate
 from kvik_engine.step import StepPlan, StepResult
 
 
@@ -63,6 +64,8 @@ class Scheduler:
         self.counters = state.counters
         self.waiting = state.waiting
         self.running = state.running
+        self.prefill_rate = TokenRate()
+        """Of all steps with prompts or recomputation."""
         self._served = served
         self._rows = state.rows
         self._limits = limits
@@ -93,7 +96,7 @@ class Scheduler:
         """Decide a new request's length tier and with it its turn, by what there is to compute of its prompt now."""
         to_compute = request.prompt_length - self.kv.find(request.live[0]).tokens
         request.tier = tier_of(to_compute, self._limits.chunked_prefill_tokens)
-        request.turn = turn_of(request.arrival, request.tier)
+        request.turn = turn_of(request.arrival, request.tier, to_compute, self.prefill_rate.tokens_per_second)
 
     def add(self, request: Request) -> None:
         """Queue a new request that has its place."""
@@ -111,6 +114,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """Plan the next step; None when nothing can be computed now."""
         self.offload.advance()
+        self._batching.begin(running=len(self.running), waiting=len(self.waiting), free_rows=self.free_rows)
         step = self._begin(now)
         if self._make_room(step):
             step = self._begin(now)
@@ -125,7 +129,8 @@ class Scheduler:
                 self._admit(step, slo_class, before=branch.request)
                 self._plan_prompt(step, branch)
             self._admit(step, slo_class)
-        self._batching.planned(tokens_left=min(step.prefill_left, step.tokens_left) > 0)
+        if step.too_large:
+            self._batching.full()
         if step.empty and not self.offload.pending:
             return None
         self._step = step.step
@@ -135,6 +140,8 @@ class Scheduler:
     def settle(self, result: StepResult) -> tuple[list[News], int]:
         """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""
         planned = self._in_flight.popleft()
+        if planned.prefill_tokens:
+            self.prefill_rate.count(result.seconds, planned.prefill_tokens)
         return settling.settle(self._state, planned, result), planned.prefill_tokens
 
     def _begin(self, now: float) -> PlanBuilder:
@@ -153,7 +160,7 @@ class Scheduler:
 
         Before anything is planned, so that no victim has work in this step.
         """
-        if not self.waiting or not self._batching.open_to_more(self.running):
+        if not self.waiting or not self._batching.open_to_more():
             return False
         for candidate in self.waiting.candidates(step.now):
             if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
@@ -202,7 +209,7 @@ class Scheduler:
 
         With `before`, only those that rank before that running request.
         """
-        while self.waiting and min(step.prefill_left, step.tokens_left) and self._batching.open_to_more(self.running):
+        while self.waiting and min(step.prefill_left, step.tokens_left) and self._batching.open_to_more():
             candidate = self._next_admission(step, slo_class, before)
             if candidate is None:
                 return
@@ -212,6 +219,7 @@ class Scheduler:
                 request.aged = True
                 self.waiting.took_aged_turn(request.slo_class, step.now)
             request.start()
+            self._batching.admitted()
             insort(self.running, request, key=rank)
             for branch in request.live:
                 self._rows.reserve(branch)

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 MEDIUM_CHUNKS = 4
 DELAY_SECONDS = (0.0, 0.5, 2.0)
-"""Of short, medium and long prompts."""
+"""Of short, medium and long prompts, at least."""
+STRETCH = 2.0
+"""A prompt beside which shorter ones are computed gets half of the steps (Scheduler._plan_head) and so takes twice its
+time. Were its delay shorter, those who come later would wait until all of it is computed."""
+FIRST_RATE = 500.0
+"""Prompt tokens a second, while none were measured: of a slow device, since on a quick one short prompts are soon done
+and hold up nobody."""
 
 
 def tier_of(tokens: int, chunk: int) -> int:
@@ -18,5 +24,8 @@ def tier_of(tokens: int, chunk: int) -> int:
     return 1 if tokens <= MEDIUM_CHUNKS * chunk else 2
 
 
-def turn_of(arrival: float, tier: int) -> float:
-    return arrival + DELAY_SECONDS[tier]
+def turn_of(arrival: float, tier: int, tokens: int, rate: float | None) -> float:
+    """`tokens` are to be computed, at `rate` tokens a second if that is known."""
+    if tier == 0:
+        return arrival
+    return arrival + max(DELAY_SECONDS[tier], STRETCH * tokens / (rate or FIRST_RATE))

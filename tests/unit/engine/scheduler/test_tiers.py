@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from kvik_engine.scheduler.tiers import DELAY_SECONDS, tier_of, turn_of
+from kvik_engine.scheduler.tiers import DELAY_SECONDS, FIRST_RATE, STRETCH, tier_of, turn_of
 from tests.support.engine_harness import Harness
+from tests.support.fake_runner import FakeRunner
 
 
 def first_token_steps(harness: Harness, *request_ids: int) -> list[int]:
@@ -19,7 +20,14 @@ def first_token_steps(harness: Harness, *request_ids: int) -> list[int]:
 
 def test_tiers_grow_by_what_a_chunk_computes() -> None:
     assert [tier_of(tokens, 100) for tokens in (1, 100, 101, 400, 401)] == [0, 0, 1, 1, 2]
-    assert [turn_of(10.0, tier) for tier in (0, 1, 2)] == [10.0 + delay for delay in DELAY_SECONDS]
+    assert [turn_of(10.0, tier, 50, 1000.0) for tier in (0, 1, 2)] == [10.0 + delay for delay in DELAY_SECONDS]
+
+
+def test_a_long_prompt_is_passed_for_as_long_as_it_takes_on_a_slow_device() -> None:
+    assert turn_of(10.0, 2, 4000, 800.0) == 10.0 + STRETCH * 5
+    assert turn_of(10.0, 2, 4000, 20_000.0) == 10.0 + DELAY_SECONDS[2]
+    assert turn_of(10.0, 1, 300, None) == 10.0 + STRETCH * 300 / FIRST_RATE
+    assert turn_of(10.0, 0, 4000, 1.0) == 10.0
 
 
 def test_a_short_prompt_is_not_held_up_by_a_long_one_that_is_being_computed() -> None:
@@ -52,6 +60,18 @@ def test_a_short_prompt_passes_a_long_one_that_waits_but_only_within_its_delay()
     harness.submit(4, [7, 8], max_tokens=1)
     harness.run()
     assert list(dict.fromkeys(request_id for request_id, _ in harness.heard)) == [1, 3, 2, 4]
+
+
+def test_on_a_slow_device_a_short_prompt_waits_for_no_long_one_that_began_many_seconds_before() -> None:
+    slow = FakeRunner(block_tokens=4, rows=8, seconds=0.5)
+    harness = Harness(blocks=400, chunked_prefill_tokens=16, max_batch_tokens=16, runner=slow)
+    harness.submit(0, [9] * 16, max_tokens=1)
+    harness.run()
+    harness.submit(1, [1 + i % 60 for i in range(320)], max_tokens=1)
+    for _ in range(10):
+        harness.step(seconds=slow.seconds)
+    harness.submit(2, [7] * 4, max_tokens=1)
+    assert first_token_steps(harness, 2, 1) == [1, 11]
 
 
 def test_what_the_prefix_cache_has_makes_no_prompt_long() -> None:

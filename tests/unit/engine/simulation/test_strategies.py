@@ -8,8 +8,6 @@ import pytest
 
 from kvik_engine.core import strategy
 from kvik_engine.core.strategy import Strategy
-from kvik_engine.params import SamplingParams
-from kvik_engine.request import Request
 from kvik_engine.scheduler.batching import StaticBatching
 from kvik_engine.simulation.device import H100_8B
 from kvik_engine.simulation.report import report
@@ -25,12 +23,14 @@ MIXED = Stream(
 )
 
 
-def run(trace: Sequence[TraceRequest], how: Strategy, *, rows: int = 16, pool_tokens: int = 60_000) -> Outcome:
+def run(
+    trace: Sequence[TraceRequest], how: Strategy, *, rows: int = 16, pool_tokens: int = 60_000, step_tokens: int = 2048
+) -> Outcome:
     config = config_of(
         H100_8B,
         max_requests=rows,
-        max_batch_tokens=2048,
-        chunked_prefill_tokens=512,
+        max_batch_tokens=step_tokens,
+        chunked_prefill_tokens=min(512, step_tokens),
         max_queued_requests=10_000,
         max_context_tokens=2048,
         kv_cache_size=pool_tokens * H100_8B.kv_bytes_per_token,
@@ -58,15 +58,39 @@ def test_static_batches_begin_when_the_one_before_has_ended() -> None:
     assert min(record.first or 0.0 for record in second) > max(record.last or 0.0 for record in first)
 
 
-def test_a_static_batch_takes_requests_in_over_several_steps_of_prompts() -> None:
+def test_a_static_batch_takes_what_waits_when_it_begins_over_several_steps_and_nobody_who_comes_later() -> None:
     batching = StaticBatching()
-    batch = [Request((1, 1), [1], SamplingParams(max_tokens=1, seed=0), 1, 0, b"", 0.0)]
-    assert batching.open_to_more([])
-    batching.planned(tokens_left=False)
-    assert batching.open_to_more(batch)
-    batching.planned(tokens_left=True)
-    assert not batching.open_to_more(batch)
-    assert batching.open_to_more([])
+    batching.begin(running=0, waiting=2, free_rows=4)
+    batching.admitted()
+    batching.begin(running=1, waiting=5, free_rows=3)
+    assert batching.open_to_more()
+    batching.admitted()
+    assert not batching.open_to_more()
+    batching.begin(running=1, waiting=4, free_rows=3)
+    assert not batching.open_to_more()
+    batching.begin(running=0, waiting=4, free_rows=4)
+    assert batching.open_to_more()
+
+
+def test_a_static_batch_is_as_large_as_rows_and_room_were_when_it_began() -> None:
+    batching = StaticBatching()
+    batching.begin(running=0, waiting=9, free_rows=2)
+    batching.admitted()
+    batching.admitted()
+    batching.begin(running=1, waiting=7, free_rows=1)
+    assert not batching.open_to_more()
+    batching.begin(running=0, waiting=7, free_rows=2)
+    batching.full()
+    batching.begin(running=1, waiting=7, free_rows=2)
+    assert not batching.open_to_more()
+
+
+def test_who_comes_while_a_long_prompt_fills_the_steps_of_a_static_batch_waits_for_the_next_one() -> None:
+    long = TraceRequest(arrival=0.0, prompt_tokens=1900, output_tokens=4)
+    late = [TraceRequest(arrival=0.001 * (1 + i), prompt_tokens=60, output_tokens=4) for i in range(3)]
+    outcome = run([long, *late], strategy.STATIC, rows=8, step_tokens=256)
+    first, *others = outcome.records
+    assert min(record.first or 0.0 for record in others) > (first.last or 0.0)
 
 
 def test_continuous_batching_gives_more_tokens_a_second_than_static() -> None:
