@@ -118,15 +118,19 @@ class Elector:
     def is_leader(self) -> bool:
         return self._renewed_at is not None
 
-    async def run(self, api: LeaseApi, on_elected: Callable[[], None]) -> None:
-        """Campaign and renew until cancelled; `on_elected` is called once."""
+    async def run(self, api: LeaseApi, on_writable: Callable[[], None]) -> None:
+        """Campaign and renew until cancelled.
+
+        `on_writable` is called when this process is elected, and when the fence opens again that an outage had closed:
+        whatever was refused meanwhile need not wait out its back-off then.
+        """
         self._api = api
         while True:
-            was_leader = self.is_leader()
+            before = self._renewed_at
             await self._step(api)
-            if self.is_leader() and not was_leader:
-                log.info("elected", extra={"identity": self._identity})
-                on_elected()
+            if self.may_write() and (before is None or self._clock() >= before + self._times.renew_deadline):
+                log.info("elected" if before is None else "may write again", extra={"identity": self._identity})
+                on_writable()
             await asyncio.sleep(self._times.retry_period)
 
     async def release(self) -> None:

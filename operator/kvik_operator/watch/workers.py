@@ -55,7 +55,7 @@ class Workers:
         self._wake_up()
 
     def open(self, keys: Callable[[], Iterable[PoolKey]]) -> None:
-        """This process may write from now on: start to work, and look at all these pools; from any thread.
+        """This process may write, for the first time or again: work, and look at all these pools; from any thread.
 
         `keys` is asked once `add` keeps what it is given, so that no pool that comes meanwhile falls between the two.
         """

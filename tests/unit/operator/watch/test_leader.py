@@ -1,7 +1,7 @@
 """The election, against a Lease in memory with the API server's rule: a write names the version it was made from."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ class Lease:
         self.version = 0
         self.down = False
         self.writes = 0
+        self.before_answer: Callable[[], None] = lambda: None
 
     async def read(self) -> Object | None:
         self._reach()
@@ -44,6 +45,7 @@ class Lease:
     async def replace(self, lease: Object, spec: Object) -> Object:
         self._reach()
         assert self.stored is not None
+        self.before_answer()
         if lease["metadata"]["resourceVersion"] != self.stored["metadata"]["resourceVersion"]:
             raise Conflict("renew", 409, "Conflict", "modified")
         return self._write(spec)
@@ -70,6 +72,8 @@ class Candidate:
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.lost = False
+        self.told = 0
+        """How often it was told that it may write, at first or again."""
         self.elector = Elector(
             name, TIMES, lost=self._lose, clock=clock, utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)
         )
@@ -77,9 +81,12 @@ class Candidate:
     def _lose(self) -> None:
         self.lost = True
 
+    def _writable(self) -> None:
+        self.told += 1
+
     async def step(self, lease: Lease) -> None:
         """One turn of the elector's own loop, which then sleeps for ever."""
-        task = asyncio.create_task(self.elector.run(lease, lambda: None))
+        task = asyncio.create_task(self.elector.run(lease, self._writable))
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()
@@ -156,6 +163,47 @@ async def test_an_outage_closes_the_fence_but_does_not_end_the_process() -> None
     lease.down = False
     await one.step(lease)
     assert one.elector.may_write()
+
+
+async def test_when_an_outage_is_over_the_leader_is_told_that_it_may_write_again() -> None:
+    """Pools whose writes the closed fence refused would wait out their back-off, half a minute at most, else."""
+    clock, lease = Clock(), Lease()
+    one = Candidate("one", clock)
+    await one.step(lease)
+    clock.now += 2.0
+    await one.step(lease)
+    assert one.told == 1
+    lease.down = True
+    for _ in range(6):
+        clock.now += 2.0
+        await one.step(lease)
+    assert one.told == 1
+    lease.down = False
+    await one.step(lease)
+    await one.step(lease)
+    assert one.told == 2
+
+
+async def test_an_outage_shorter_than_the_fence_is_no_news() -> None:
+    clock, lease = Clock(), Lease()
+    one = Candidate("one", clock)
+    await one.step(lease)
+    lease.down = True
+    clock.now += 9.0
+    await one.step(lease)
+    lease.down = False
+    await one.step(lease)
+    assert one.told == 1
+
+
+async def test_a_fence_that_closes_while_the_renewal_is_answered_opens_with_a_word() -> None:
+    clock, lease = Clock(), Lease()
+    one = Candidate("one", clock)
+    await one.step(lease)
+    clock.now += 8.0
+    lease.before_answer = lambda: setattr(clock, "now", clock.now + 3.0)
+    await one.step(lease)
+    assert one.told == 2
 
 
 async def test_a_frozen_leader_that_wakes_up_finds_the_lease_taken_and_ends() -> None:

@@ -115,6 +115,23 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
         assert rig.meter.outcomes == ["retry", "retry"]
 
 
+async def test_a_pool_in_its_back_off_is_looked_at_when_this_process_may_write_again() -> None:
+    """An outage of the API server closes the fence, which refuses the work; its end must not wait half a minute."""
+    seen: list[PoolKey] = []
+
+    async def work(key: PoolKey) -> Requeue | None:
+        seen.append(key)
+        raise Unavailable("apply", None, "NotLeader", "another replica may be the leader now", 30.0)
+
+    async with Rig(work) as rig:
+        rig.workers.open(lambda: [A])
+        await turn()
+        assert seen == [A]
+        rig.workers.open(lambda: [A])
+        await turn()
+        assert seen == [A, A]
+
+
 async def test_a_conflict_is_no_failure_and_news_that_came_meanwhile_are_looked_at_at_once() -> None:
     """After an outage the back-off is long, and the first look often comes before the watch does."""
     seen: list[PoolKey] = []
