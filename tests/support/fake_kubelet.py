@@ -84,9 +84,7 @@ class FakeKubelet:
                 self._api.delete_namespaced_pod(
                     pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
                 )
-            elif pod.metadata.uid not in self._pods and self.starts(
-                self._api.api_client.sanitize_for_serialization(pod)
-            ):
+            elif not pod.status.pod_ip and self.starts(self._api.api_client.sanitize_for_serialization(pod)):
                 self._start(pod)
         for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
             with self._changing_load:
@@ -94,16 +92,22 @@ class FakeKubelet:
             self._call(gone.runner.cleanup())
 
     def _start(self, pod: Any) -> None:
-        address = next(self._addresses)
+        """Until the API server has taken the pod's status, which may need another round."""
+        running = self._pods.get(pod.metadata.uid) or self._run_engine(pod.metadata.uid)
+        status = ready_status(pod, running.address)
+        self._api.patch_namespaced_pod_status(
+            pod.metadata.name, pod.metadata.namespace, {"status": status}, _request_timeout=5
+        )
+
+    def _run_engine(self, uid: str) -> _Running:
         engine = StubEngine(_OPTIONS)
         runner = web.AppRunner(metrics_app(engine), access_log=None, shutdown_timeout=0.1)
+        running = _Running(next(self._addresses), engine, runner)
         with self._changing_load:
             engine.overrides = Overrides(load=self._load)
-            self._pods[pod.metadata.uid] = _Running(address, engine, runner)
-        self._call(_serve(runner, address))
-        self._api.patch_namespaced_pod_status(
-            pod.metadata.name, pod.metadata.namespace, {"status": ready_status(pod, address)}, _request_timeout=5
-        )
+            self._pods[uid] = running
+        self._call(_serve(runner, running.address))
+        return running
 
     def _call(self, coroutine: Any) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)

@@ -166,11 +166,13 @@ class FaultProxy:
 
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = self._note(incoming)
-        said = self.answer(request) if self.answer is not None else None
+        # Each hook is read once: the test's thread may take it away at any time.
+        answer, before_write = self.answer, self.before_write
+        said = answer(request) if answer is not None else None
         if said is not None:
             return _status(said)
-        if request.write is not None and self.before_write is not None:
-            self.before_write(request)
+        if request.write is not None and before_write is not None:
+            before_write(request)
         try:
             return await self._forward(incoming, request)
         except aiohttp.ClientError:
@@ -202,8 +204,9 @@ class FaultProxy:
             if request.is_watch and upstream.status == 200:
                 return await self._stream(incoming, upstream)
             body = await upstream.read()
-            if request.write is not None and self.after_write is not None:
-                self.after_write(request)
+            after_write = self.after_write
+            if request.write is not None and after_write is not None:
+                after_write(request)
             kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _HOP_BY_HOP}
             return web.Response(status=upstream.status, body=body, headers=kept)
 
@@ -229,7 +232,8 @@ class FaultProxy:
     def _passes(self, line: bytes) -> bool:
         if self.silent:
             return False
-        return self.keep_event is None or self.keep_event(json.loads(line))
+        keep_event = self.keep_event
+        return keep_event is None or keep_event(json.loads(line))
 
     def _impersonation(self) -> list[tuple[str, str]]:
         if self._service_account is None:
