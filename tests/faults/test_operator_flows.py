@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from tests.support.operator_rig import CHILDREN, Rig, eventually, holds
+from tests.support.operator_process import OperatorProcess
+from tests.support.operator_rig import CHILDREN, COLLECTED_WITHIN, Object, Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "scaleDownStabilization": "5s"}
 
@@ -15,6 +16,11 @@ SCALING = {"minReplicas": 1, "maxReplicas": 4, "scaleDownStabilization": "5s"}
 def replicas(rig: Rig) -> int:
     deployment = rig.deployment()
     return -1 if deployment is None else deployment["spec"]["replicas"]
+
+
+def wait_leader(operator: OperatorProcess, seconds: float = 30) -> None:
+    """An operator is ready before it leads."""
+    eventually("it to lead", lambda: operator.metric("kvik_operator_leader") == 1.0, seconds, operator.log_tail)
 
 
 def test_a_pool_is_made_changed_and_gone_without_a_trace(operated: Rig) -> None:
@@ -29,8 +35,12 @@ def test_a_pool_is_made_changed_and_gone_without_a_trace(operated: Rig) -> None:
         "PodDisruptionBudget",
         "NetworkPolicy",
     }
-    status = (rig.pool() or {})["status"]
-    assert (status["replicas"], status["readyReplicas"], status["selector"]) == (2, 2, "kvik.dev/pool=chat")
+
+    def counts() -> tuple[int, int, str]:
+        status = (rig.pool() or {})["status"]
+        return status["replicas"], status["readyReplicas"], status["selector"]
+
+    eventually("both pods to be counted", lambda: counts() == (2, 2, "kvik.dev/pool=chat"), 30, rig.explain)
 
     before = {pod["metadata"]["uid"] for pod in rig.pods()}
     rig.patch({"batching": {"chunkedPrefillTokens": 64}})
@@ -40,7 +50,7 @@ def test_a_pool_is_made_changed_and_gone_without_a_trace(operated: Rig) -> None:
     assert "--chunked-prefill-tokens=64" in container["args"]
 
     rig.delete()
-    eventually("all children to be gone", lambda: rig.children() == [] and rig.pods() == [], 30)
+    eventually("all children to be gone", lambda: rig.children() == [] and rig.pods() == [], COLLECTED_WITHIN)
     assert operator.exit_status() is None
     assert operator.metric('kvik_operator_reconcile_seconds_count{outcome="bug"}') is None
 
@@ -54,11 +64,15 @@ def test_load_scales_up_and_idleness_down_and_the_events_say_why(operated: Rig) 
     eventually("the pool to scale up", lambda: replicas(rig) >= 2, 25, rig.explain)
     rig.kubelet.set_load()
     eventually("the pool to scale down", lambda: replicas(rig) == 1, 45, rig.explain)
-    (up, *_), (down, *_) = rig.events("ScaledUp"), rig.events("ScaledDown")
+    (up, *_) = eventually("the Event of the way up", lambda: rig.events("ScaledUp") or None, 10, rig.explain)
+    (down, *_) = eventually("the Event of the way down", lambda: rig.events("ScaledDown") or None, 10, rig.explain)
     assert "160 % of full x 1 pod / 75 % -> 3, at most doubling in 15 s: 2" in up["message"]
     assert down["message"].endswith("/ 75 % -> 1")
-    history = (rig.pool() or {})["status"]["scaling"]["history"]
-    assert history[0]["to"] == 1
+
+    def newest() -> Object:
+        return (rig.pool() or {})["status"]["scaling"]["history"][0]
+
+    eventually("the history to tell of it", lambda: newest()["to"] == 1, 10, rig.explain)
     managers = {entry["manager"] for entry in (rig.pool() or {})["metadata"]["managedFields"]}
     assert managers >= {"kvik-operator", "kvik-autoscaler"}
 
@@ -150,27 +164,25 @@ def test_of_two_replicas_only_the_leader_writes_and_the_other_takes_over(operate
     rig = operated
     first_proxy, second_proxy = rig.proxy(), rig.proxy()
     first = rig.operator(proxy=first_proxy)
+    wait_leader(first)
     second = rig.operator(proxy=second_proxy)
     rig.create()
     rig.wait_ready()
     assert second_proxy.writes() == []
     assert (first.metric("kvik_operator_leader"), second.metric("kvik_operator_leader")) == (1.0, 0.0)
-    assert second.metric("kvik_operator_pools") == 1.0
+    eventually("the second to know the pool", lambda: second.metric("kvik_operator_pools") == 1.0, 10)
 
     first.kill()  # no chance to clear the Lease
     rig.patch({"replicas": 2})
     eventually("the second to take over", lambda: replicas(rig) == 2, 25, rig.explain)
     assert second_proxy.writes() != []
 
-    begin = time.monotonic()
-    assert second.terminate() == 0
-    assert time.monotonic() - begin < 6  # of the fifteen that a pod has
+    assert second.terminate(patience=10) == 0  # of the fifteen seconds that a pod has
     assert rig.lease_holder() == ""
     third = rig.operator()
-    begin = time.monotonic()
     rig.patch({"replicas": 1})
-    eventually("the third to lead", lambda: replicas(rig) == 1, 5, rig.explain)
-    assert time.monotonic() - begin < 5
+    # Well before the fifteen seconds after which a lease expires that nobody cleared.
+    eventually("the third to lead", lambda: replicas(rig) == 1, 8, rig.explain)
     assert third.metric("kvik_operator_leader") == 1.0
 
 
@@ -181,11 +193,12 @@ def test_a_frozen_leader_that_wakes_up_writes_nothing_and_ends(operated: Rig) ->
     rig = operated
     first_proxy = rig.proxy()
     first = rig.operator(proxy=first_proxy)
+    wait_leader(first)
     second = rig.operator()
     rig.create()
     rig.wait_ready()
     first.freeze()
-    eventually("the second to lead", lambda: second.metric("kvik_operator_leader") == 1.0, 30)
+    wait_leader(second)
     before = len(first_proxy.writes())
     rig.patch({"replicas": 2})
     rig.wait_ready()

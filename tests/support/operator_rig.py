@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from tests.support.control_plane import RunningControlPlane
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fault_proxy import FaultProxy
-from tests.support.kubectl import wait_for
+from tests.support.kubectl import condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.running_operator import NAME as OPERATOR_NAME
 from tests.support.running_operator import NAMESPACE as OPERATOR_NAMESPACE
@@ -29,6 +29,8 @@ CHILDREN = (
 )
 """As kubectl names the kinds that a pool owns."""
 POOL = {"group": "kvik.dev", "version": "v1alpha1", "plural": "inferencepools"}
+COLLECTED_WITHIN = 90
+"""Kubernetes' own garbage collector looks for new kinds of owners every 30 s, and then has to read them."""
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
@@ -122,18 +124,15 @@ class Rig:
             raise
         return found
 
-    def condition(self, kind: str, name: str = "chat") -> Mapping[str, str]:
-        """A condition of the pool's status; empty if there is none yet."""
-        conditions = ((self.pool(name) or {}).get("status") or {}).get("conditions", [])
-        return next((one for one in conditions if one["type"] == kind), {})
-
     def ready(self, name: str = "chat") -> bool:
         """Ready=True, said of the present generation."""
-        pool, condition = self.pool(name), self.condition("Ready", name)
+        pool = self.pool(name)
+        ready = condition(pool, "Ready")
         return (
             pool is not None
-            and condition.get("status") == "True"
-            and condition.get("observedGeneration") == pool["metadata"]["generation"]
+            and ready is not None
+            and ready["status"] == "True"
+            and ready["observedGeneration"] == pool["metadata"]["generation"]
         )
 
     def children(self, name: str = "chat") -> list[Object]:
@@ -155,10 +154,12 @@ class Rig:
         return self.plane.run_kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
 
     def events(self, reason: str) -> list[Object]:
+        """An Event comes after what it tells of: wait for it."""
         text = self.plane.run_kubectl("get", "events", f"--namespace={self.namespace}", "-ojson")
         return [event for event in json.loads(text)["items"] if event["reason"] == reason]
 
     def wait_ready(self, name: str = "chat", seconds: float = 30) -> None:
+        """Ready is a pool of which one pod is; its other pods may come later."""
         eventually(f"pool {name} to be ready", lambda: self.ready(name), seconds, lambda: self.explain(name))
 
     def explain(self, name: str = "chat") -> str:
@@ -181,8 +182,10 @@ def rig(plane: RunningControlPlane, folder: Path) -> Iterator[Rig]:
         kubelet = stack.enter_context(FakeKubelet(client.CoreV1Api(api)))
         running = Rig(plane, namespace, folder, api, kubelet, stack)
         running.clear_lease()
-        yield running
-        plane.run_kubectl("delete", "inferencepools.kvik.dev", "--all", f"--namespace={namespace}", "--wait=false")
+        try:
+            yield running
+        finally:  # else the pools of a failed test would be those of the next one's operator
+            plane.run_kubectl("delete", "inferencepools.kvik.dev", "--all", f"--namespace={namespace}", "--wait=false")
 
 
 def essence(objects: Sequence[Object]) -> dict[str, Object]:
