@@ -120,7 +120,8 @@ def test_a_model_comes_from_the_hub_once_the_token_is_right(hub: None, pools: Ku
     status = wait_for("the pool to tell of its model", read, 30)
     assert status["model"]["revision"] == stand_in_hub.COMMIT
     assert "modelFetched" in status["startup"]
-    pod = pools.list("pods", f"kvik.dev/pool={NAME}")[0]
+    pods = pools.list("pods", f"kvik.dev/pool={NAME}")  # the one without a token may not be gone yet
+    pod = next(item for item in pods if (condition(item, "Ready") or {}).get("status") == "True")
     engine = next(item for item in pod["spec"]["containers"] if item["name"] == "engine")
     assert TOKEN not in json.dumps(pod)
     assert "model-token" not in [mount["name"] for mount in engine["volumeMounts"]]

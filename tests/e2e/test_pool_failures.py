@@ -27,22 +27,19 @@ def pool(name: str, spec: dict[str, Any]) -> str:
     )
 
 
-def ready_reason(kubectl: Kubectl, name: str) -> str | None:
-    found = condition(kubectl.get(POOL, name), "Ready")
-    return found["reason"] if found and found["status"] == "False" else None
-
-
 def wait_for_reason(kubectl: Kubectl, name: str, reason: str) -> str:
-    """The message of Ready=False for that reason."""
-    wait_for(
+    """The message of Ready=False for that reason, of one reading: the reason may change while a container restarts."""
+
+    def told() -> str | None:
+        found = condition(kubectl.get(POOL, name), "Ready")
+        return found["message"] if found and (found["status"], found["reason"]) == ("False", reason) else None
+
+    return wait_for(
         f"{name} to say {reason}",
-        lambda: ready_reason(kubectl, name) == reason,
+        told,
         30,
         lambda: kubectl.run("describe", POOL, name) + kubectl.run("get", "pods,events"),
     )
-    found = condition(kubectl.get(POOL, name), "Ready")
-    assert found is not None
-    return found["message"]
 
 
 def test_a_model_that_is_not_there_is_named_and_the_pool_recovers_when_it_is_mended(pools: Kubectl) -> None:
