@@ -14,6 +14,15 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.002)
 
 
+async def settle(turns: int = 20) -> None:
+    """Let the other tasks go on: so many milliseconds, and as many turns of the loop even when the machine stalls.
+
+    For what is said to have no consequence. What has one is awaited with `until`.
+    """
+    for _ in range(turns):
+        await asyncio.sleep(0.001)
+
+
 def wait_until(condition: Callable[[], object], seconds: float = 30.0, pause: float = 0.05) -> None:
     """The same for tests without an event loop."""
     end = time.monotonic() + seconds

@@ -18,10 +18,9 @@ import uvloop
 from aiohttp import web
 
 from kvik_engine.api import answer, body, connection, limits, sse
-from kvik_engine.api.ports import bind
 from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
-from tests.support.waiting import until
+from tests.support.waiting import settle, until
 
 BODY = json.dumps(CHAT | {"stream": True}).encode()
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -90,7 +89,7 @@ async def test_the_second_head_of_a_connection_has_a_limit_too(
 async def test_an_idle_connection_is_kept_then_closed(
     api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "IDLE_SECONDS", 1.0)
     reader, writer = await connect()
     for _ in range(2):
         writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -203,7 +202,7 @@ async def test_connections_beyond_the_cap_are_closed_at_once(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_CONNECTIONS", 3)
     readers = [(await connect())[0] for _ in range(3)]
-    await asyncio.sleep(0.02)
+    await settle()
     refused, _ = await connect()
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(refused.read(), 5) == b""
@@ -216,7 +215,7 @@ async def test_few_files_lower_the_cap_so_that_probes_still_find_some(
     """With 1,024 files a flood of connections to the API once took those that /live needed."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits.RESERVED_FILES + 6, 1 << 20))
     readers = [(await connect())[0] for _ in range(3)]
-    await asyncio.sleep(0.02)
+    await settle()
     refused, _ = await connect()
     with contextlib.suppress(ConnectionResetError):
         assert await asyncio.wait_for(refused.read(), 5) == b""
@@ -239,7 +238,7 @@ def test_the_cap_holds_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CONNECTIONS", 0)
 
     async def connect() -> bytes:
-        bound = bind("127.0.0.1", 0)
+        bound = connection.bind("127.0.0.1", 0)
         runner, server = await connection.listen(web.Application(), bound)
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
@@ -322,7 +321,7 @@ async def test_a_finished_request_is_never_aborted(api: LiveApi, connect: Connec
     writer.write(HEAD % len(BODY) + BODY)
     await reader.readuntil(b"[DONE]")
     writer.transport.abort()
-    await asyncio.sleep(0.05)
+    await settle(50)
     assert api.core.aborts == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from kvik_engine.api.drain import DrainState
 from kvik_engine.ipc.messages import Refusal
 from tests.support.live_api import MODEL, LiveApi, Reply, live_api
-from tests.support.waiting import until
+from tests.support.waiting import settle, until
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -68,7 +68,7 @@ async def test_a_dead_core_is_503_before_and_one_error_event_after_the_stream_be
     streams = [asyncio.create_task(api.chat(stream=True)) for _ in range(8)]
     whole = asyncio.create_task(api.chat())
     await until(lambda: len(api.core.submits) == 9)
-    await asyncio.sleep(0.02)
+    await settle()
     await api.core.die()
     for reply in await asyncio.gather(*streams):
         assert reply.status == 200
@@ -139,7 +139,7 @@ async def test_a_second_signal_ends_the_wait(api: LiveApi) -> None:
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
     drain = asyncio.create_task(drained(api, linger=60, timeout=60))
-    await asyncio.sleep(0.01)
+    await settle()
     api.service.drain.abort()
     await asyncio.wait_for(drain, 5)
     running.cancel()

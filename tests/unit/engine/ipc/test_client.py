@@ -14,7 +14,7 @@ from kvik_engine.ipc.messages import Abort, FinishReason, Refusal
 from kvik_engine.ipc.stream import RequestStream
 from kvik_engine.params import SamplingParams
 from tests.support.scripted_core import ScriptedCore, connected
-from tests.support.waiting import until
+from tests.support.waiting import settle, until
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_news_that_nobody_reads_is_joined(core: ScriptedCore, client: Engi
     """A slow reader's queue is bounded by its own tokens."""
     stream, _ = await submit(client)
     await until(lambda: not core.running)
-    await asyncio.sleep(0.02)
+    await settle()
     outputs = stream.take()
     assert [bytes(t.token for t in o.tokens) for o in outputs] == [b"Hello, world"]
     assert outputs[0].finish is FinishReason.STOP
@@ -83,7 +83,7 @@ async def test_a_finished_request_is_not_aborted(core: ScriptedCore, client: Eng
     await read(stream, wake)
     client.release(stream)
     client.release(stream)
-    await asyncio.sleep(0.02)
+    await settle()
     assert core.aborts == []
     assert client.running == 0
 
@@ -94,7 +94,7 @@ async def test_a_request_released_early_is_aborted_once(core: ScriptedCore, clie
     client.release(stream)
     client.release(stream)
     await until(lambda: core.aborts)
-    await asyncio.sleep(0.02)
+    await settle()
     assert core.aborts == [Abort(7, stream.request_id)]
     assert core.running == 0
 
@@ -105,7 +105,7 @@ async def test_a_caller_cancelled_before_the_core_answered_leaves_nothing_behind
     """vllm PR #18485: abort before a request was ever scheduled."""
     core.queue = False
     task = asyncio.create_task(submit(client))
-    await asyncio.sleep(0.02)
+    await settle()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -143,7 +143,7 @@ async def test_a_dead_core_fails_all_streams_after_what_it_had_said(core: Script
     stream, wake = await submit(client)
     await wake.wait()
     core.gate.clear()
-    await asyncio.sleep(0.02)
+    await settle()
     await core.die()
     await until(lambda: not client.ready)
     assert stream.take()
@@ -156,7 +156,7 @@ async def test_a_dead_core_fails_all_streams_after_what_it_had_said(core: Script
 async def test_a_core_that_dies_before_it_answered_fails_the_submit(core: ScriptedCore, client: EngineClient) -> None:
     core.queue = False
     task = asyncio.create_task(submit(client))
-    await asyncio.sleep(0.02)
+    await settle()
     await core.die()
     with pytest.raises(EngineDead):
         await task

@@ -24,7 +24,7 @@ async def served() -> AsyncIterator[tuple[State, str]]:
             "127.0.0.1", port, live=lambda: state.live, ready=lambda: state.ready, metrics=lambda: b"kvik_x 1\n"
         )
     )
-    await asyncio.sleep(0.05)
+    await _listening(port)
     yield state, f"http://127.0.0.1:{port}"
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
@@ -49,3 +49,16 @@ async def test_the_metrics_page_is_prometheus_text(served: tuple[State, str]) ->
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert await response.text() == "kvik_x 1\n"
+
+
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.002)
+            else:
+                writer.close()
+                await writer.wait_closed()
+                return
