@@ -119,7 +119,7 @@ def test_running_waiting_and_refused_requests_show_in_load(either: LiveEngine) -
     """One runs, one waits, the third is refused, and afterwards all is as before."""
     refused = parse_load(either.get("/load")[1], 0.0).refused_total
     with ThreadPoolExecutor(2) as pool:
-        busy = [pool.submit(chat, either, 200)]
+        busy = [pool.submit(chat, either, 100)]
         wait_until(lambda: either.load["running"] == 1, 20, pause=0.01)
         busy.append(pool.submit(chat, either, 1))
         wait_until(lambda: either.load["waiting"] == 1, 20, pause=0.01)
@@ -146,7 +146,7 @@ def test_sigterm_drains_as_the_contract_says(kind: str, tmp_path: Path) -> None:
     with started(engine):
         assert engine.process is not None
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(chat, engine, 150)
+            running = pool.submit(chat, engine, 100)
             wait_until(lambda: engine.load["running"] == 1, 20, pause=0.01)
             begin = time.monotonic()
             engine.process.send_signal(signal.SIGTERM)
