@@ -51,10 +51,10 @@ triton36: setup
 	@scripts/setup_triton36.sh
 
 test: triton36 ## Lint, then every tier without its long tests
-	@$(TIERS) lint unit property contract kernels integration faults e2e
+	@$(TIERS) lint unit property contract kernels oracle integration faults e2e
 
 test-all: triton36 ## Every tier with its long tests
-	@$(TIERS) --long lint unit property contract kernels integration faults e2e
+	@$(TIERS) --long lint unit property contract kernels oracle integration faults e2e
 
 test-unit: setup ## Pure logic, property tests and the contract between operator and engine
 	@$(TIERS) unit property contract
@@ -62,8 +62,8 @@ test-unit: setup ## Pure logic, property tests and the contract between operator
 test-kernels: triton36 ## Kernels against their plain truth, and compiled without a GPU
 	@$(TIERS) kernels
 
-test-integration: setup ## Real engine processes, and faults on a control plane without a kubelet
-	@$(TIERS) integration faults
+test-integration: setup ## The oracle, engine processes, and faults on a control plane without a kubelet
+	@$(TIERS) oracle integration faults
 
 test-e2e: setup ## The whole product on the real cluster
 	@$(TIERS) e2e

@@ -18,6 +18,7 @@ TIERS: dict[str, list[str]] = {
     "property": ["tests/property"],
     "contract": ["tests/contract"],
     "kernels": ["tests/unit/kernels", "tests/kernels"],
+    "oracle": ["tests/oracle"],
     "integration": ["tests/integration"],
     "faults": ["tests/faults"],
     "e2e": ["tests/e2e"],
@@ -27,10 +28,11 @@ PREPARATION: dict[str, list[str]] = {
     "faults": ["tests.cluster", "programs"],
     "e2e": ["scripts.demo", "prepare"],
 }
-# Tiers whose tests share no engine and no cluster, so that each CPU can run tests of its own; a file stays together.
-SPREAD = frozenset({"unit", "property", "kernels"})
+# Tiers whose tests share no engine and no cluster, so that each CPU can run tests of its own: whole files where many
+# tests share what is dear to make, single tests where a file takes minutes.
+SPREAD = {"unit": "loadfile", "property": "loadfile", "kernels": "loadfile", "oracle": "worksteal"}
 # Tiers whose tests take long enough for a reader to want to know which one runs.
-SLOW = frozenset({"integration", "faults", "e2e"})
+SLOW = frozenset({"oracle", "integration", "faults", "e2e"})
 
 
 def command_of(tier: str, options: argparse.Namespace) -> list[str]:
@@ -40,7 +42,7 @@ def command_of(tier: str, options: argparse.Namespace) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--durations=5", "--durations-min=5", *TIERS[tier]]
     command.append("-v" if tier in SLOW else "-q")
     if tier in SPREAD:
-        command += ["--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile"]
+        command += ["--numprocesses", str(os.cpu_count() or 1), "--dist", SPREAD[tier]]
     if not options.long:
         command += ["-m", "long" if options.only_long else "not long"]
     if options.shard:

@@ -13,11 +13,12 @@ from typing import Any
 import aiohttp
 
 from kvik_engine.api.app import api_app, probe_app
-from kvik_engine.api.connection import bind, listen
+from kvik_engine.api.connection import listen
 from kvik_engine.api.drain import Drain
 from kvik_engine.api.keys import keys_or_refuse
 from kvik_engine.api.main import ttft_target
 from kvik_engine.api.metrics_page import MetricsPage
+from kvik_engine.api.ports import bind
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.service import Service
 from kvik_engine.api.status import Status

@@ -177,16 +177,3 @@ def _refuse_heads(
 def _head_size(request: BaseRequest) -> int:
     """Bytes of the request's target and headers, as they came."""
     return len(request.raw_path) + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.raw_headers)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound TCP socket. OSError when the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-    except OSError:
-        made.close()
-        raise
-    return made

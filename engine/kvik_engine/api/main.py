@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -18,16 +17,17 @@ import uvloop
 
 from kvik_engine.api.admin_socket import serve_admin
 from kvik_engine.api.app import api_app, probe_app
-from kvik_engine.api.connection import bind, listen, raise_file_limit
+from kvik_engine.api.connection import listen, raise_file_limit
 from kvik_engine.api.drain import LINGER_SECONDS, Drain
 from kvik_engine.api.keys import keys_or_refuse
 from kvik_engine.api.metrics_page import MetricsPage
+from kvik_engine.api.ports import bind_or_refuse
 from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics, TtftTarget
 from kvik_engine.api.service import Service
 from kvik_engine.api.status import Status
 from kvik_engine.config import SLO_CLASSES, EngineConfig
-from kvik_engine.errors import StartError, StartReason
+from kvik_engine.errors import StartError
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
 from kvik_engine.ipc.client import EngineClient
 from kvik_engine.ipc.framing import core_socket
@@ -168,14 +168,6 @@ class ApiProcess:
 def ttft_target(config: EngineConfig) -> TtftTarget | None:
     """The target that requests of the engine's class have, if any."""
     return None if config.slo_ttft is None else TtftTarget(config.slo_ttft, SLO_CLASSES.index(config.slo_class))
-
-
-def bind_or_refuse(host: str, port: int) -> socket.socket:
-    """A bound socket. StartError (PortInUse) when it is taken."""
-    try:
-        return bind(host, port)
-    except OSError as error:
-        raise StartError(StartReason.PORT_IN_USE, f"{host}:{port} cannot be used: {error.strerror}") from error
 
 
 if __name__ == "__main__":

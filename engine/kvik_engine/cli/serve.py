@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from kvik_engine.api.keys import keys_or_refuse
+    from kvik_engine.api.ports import bind_or_refuse
     from kvik_engine.cli.serve_options import OPTIONS, read_options
     from kvik_engine.launch import launch, make_run_dir
     from kvik_engine.log import configure_logging
@@ -43,9 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     configure_logging("launch")
     given = read_options({option.name: getattr(arguments, option.name) for option in OPTIONS}, os.environ)
     run_base = Path(given.pop("run_dir", None) or default_base())
-    # Both are made again by whoever needs them; what is wrong with them should not be told after a download.
+    # All are made again by whoever needs them; what is wrong with them should not be told after a download.
     keys_or_refuse(given.get("api_keys_file"))
     make_run_dir(run_base).remove()
+    for name in ("port", "metrics_port"):
+        bind_or_refuse(given.get("host", DEFAULTS["host"]), given.get(name, DEFAULTS[name])).close()
     return launch(build_config(arguments.model, given, run_base), run_base)
 
 

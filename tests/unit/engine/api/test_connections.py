@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 
 from kvik_engine.api import answer, body, connection, limits, sse
+from kvik_engine.api.ports import bind
 from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.waiting import settle, until
@@ -238,7 +239,7 @@ def test_the_cap_holds_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CONNECTIONS", 0)
 
     async def connect() -> bytes:
-        bound = connection.bind("127.0.0.1", 0)
+        bound = bind("127.0.0.1", 0)
         runner, server = await connection.listen(web.Application(), bound)
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:

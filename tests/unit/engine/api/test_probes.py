@@ -13,12 +13,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvik_engine.api.app import probe_app
-from kvik_engine.api.connection import bind
 from kvik_engine.api.metrics_page import MetricsPage
+from kvik_engine.api.ports import bind
 from kvik_engine.api.probe_server import ProbeServer
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, HeartbeatWriter, Phase
-from tests.support.live_api import MODEL, LiveApi, engine_config, live_api
+from tests.support.live_api import MODEL, LiveApi, live_api
 from tests.support.scripted_core import stats
 from tests.support.waiting import until
 
@@ -186,20 +186,6 @@ async def test_probes_are_answered_while_the_apis_loop_is_busy(api: LiveApi) -> 
         sum(range(1000))
     probes.stop()
     assert [status for status, _ in answered] == [200] * 20
-
-
-def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
-    import pytest
-
-    from kvik_engine.api.main import bind_or_refuse
-    from kvik_engine.errors import StartError, StartReason
-
-    with bind("127.0.0.1", 0) as taken:
-        taken.listen()
-        with pytest.raises(StartError) as caught:
-            bind_or_refuse("127.0.0.1", taken.getsockname()[1])
-    assert caught.value.reason is StartReason.PORT_IN_USE
-    assert engine_config(tmp_path).port == 8000
 
 
 async def test_goodput_counts_requests_of_the_own_class_whose_first_token_was_in_time(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """In fp32 the engine's greedy tokens equal transformers' own, however requests are batched, chunked, cached, preempted
 or overlapped.
 
-The recorded tokens are the oracle's: test_oracle_logits.py computes them anew. A table of ten runs holds every pair of
+The recorded tokens are the oracle's: test_logits.py computes them anew. A table of ten runs holds every pair of
 settings; the whole product of them is marked long.
 """
 
@@ -15,11 +15,9 @@ import pytest
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.params import SamplingParams
-from kvik_engine.runner.load import load_runner
 from kvik_engine.runner.runner import ModelRunner
-from tests.support.demo_model import demo_model
 from tests.support.oracle import STEPS, oracle_prompts
-from tests.support.real_core import RealCore, Settings, engine_config
+from tests.support.real_core import RealCore, Settings
 
 GREEDY = SamplingParams(max_tokens=STEPS, seed=0, temperature=0.0)
 ALONE = (0, 13, 16)
@@ -67,16 +65,6 @@ TABLE = [
 ]
 CHOICES = ((1, 16), (16, 100, 512), (False, True), (False, True), (0, 1))
 ALL = [run for run in map(Run._make, product(*CHOICES)) if not (run.at_once == 1 and run.preempt)]
-
-
-@pytest.fixture(scope="module")
-def config() -> EngineConfig:
-    return engine_config(demo_model(), dtype="fp32")
-
-
-@pytest.fixture(scope="module")
-def runner(config: EngineConfig) -> ModelRunner:
-    return load_runner(config, print)
 
 
 def test_the_table_holds_every_pair_of_settings_that_can_be() -> None:

@@ -1,7 +1,7 @@
 """In fp32 the engine's greedy tokens equal transformers' own when requests are swapped out and in, when they are
 computed again instead, and when a prefix comes back from the host's memory.
 
-The recorded tokens are the oracle's, as in test_oracle_tokens.py.
+The recorded tokens are the oracle's, as in test_tokens.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import pytest
 
 from kvik_engine.config import EngineConfig
 from kvik_engine.params import SamplingParams
-from kvik_engine.runner.load import load_runner
 from kvik_engine.runner.runner import ModelRunner
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
-from tests.support.demo_model import demo_model
 from tests.support.oracle import STEPS, oracle_prompts
-from tests.support.real_core import RealCore, Settings, engine_config
+from tests.support.real_core import RealCore, Settings
 
 GREEDY = SamplingParams(max_tokens=STEPS, seed=0, temperature=0.0)
 CROWD = (14, *range(14))
@@ -47,16 +45,6 @@ TABLE = [Run(PreemptionMode.SWAP, 200, 100, True, 1)]
 SCARCE = [Run(PreemptionMode.AUTO, 20, 100, True, 0), Run(PreemptionMode.SWAP, 20, 100, False, 1)]
 """A host pool with room for one or two requests: the others are computed again."""
 ALL = [*map(Run._make, product(PreemptionMode, (200,), (16, 100, 512), (False, True), (0, 1))), *SCARCE]
-
-
-@pytest.fixture(scope="module")
-def config() -> EngineConfig:
-    return engine_config(demo_model(), dtype="fp32")
-
-
-@pytest.fixture(scope="module")
-def runner(config: EngineConfig) -> ModelRunner:
-    return load_runner(config, print)
 
 
 @pytest.mark.parametrize("run", TABLE, ids=str)
