@@ -6,8 +6,8 @@ import gc
 
 THRESHOLDS = (3_000, 10, 1)
 """By default (700, 10, 10), so that a step of 256 rows starts two or three collections: it makes six objects a row that
-are gone when its frame is sent. Full collections stay as frequent as they were: a request and its branches know each
-other, so nobody else frees the prompts of those that ended."""
+are gone when its frame is sent. Full collections stay as frequent as they were. What a request leaves behind needs none
+of them (core.loop cuts the only one)."""
 
 
 def collect_between_steps() -> None:

@@ -121,6 +121,8 @@ class EngineCore:
         if refusal is None:
             request = _request(submit, key)
             refusal = self._no_place(request)
+            if refusal is not None:
+                _cut(request)
         if refusal is not None:
             self._news.refused(submit.api_id, refusal)
             return
@@ -167,6 +169,13 @@ class EngineCore:
     def _forget_ended(self, request: Request) -> None:
         if request.life is Life.FINISHED:
             self._requests.pop(request.key, None)
+            _cut(request)
+
+
+def _cut(request: Request) -> None:
+    """Let prompts be freed at once, without a search for cycles: branches that are still in flight know their request,
+    but not the other way round."""
+    request.branches.clear()
 
 
 def _request(submit: Submit, key: RequestKey) -> Request:

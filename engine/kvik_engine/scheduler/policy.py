@@ -92,7 +92,7 @@ class WaitingQueue:
             self._pinned.remove(request)
             return
         self._stale += 1
-        if self._stale > len(self._waiting) + _STALE_KEPT:
+        if not self._waiting or self._stale > len(self._waiting) + _STALE_KEPT:
             for own in self._classes.values():
                 own.compact()
             self._stale = 0

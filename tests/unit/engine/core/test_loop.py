@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
+import msgspec
 import pytest
 
 from kvik_engine.core.faults import FaultyRunner, InjectedFault, parse_faults, with_faults
 from kvik_engine.core.stats import kv_tokens
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.ipc.messages import FinishReason
+from kvik_engine.params import BeamParams
 from tests.support.engine_harness import API, Harness
 from tests.support.fake_runner import VOCAB, FakeRunner
 
@@ -229,6 +234,35 @@ def test_a_request_aborted_in_the_message_behind_its_submit_never_runs() -> None
     harness.abort(1)
     harness.run()
     assert harness.fake.plans == []
+
+
+class Prompt(list[int]):
+    """A list that tells when it is freed."""
+
+
+@pytest.mark.parametrize("sampling", [{}, {"n": 3}, {"n": 2, "beam": BeamParams()}], ids=["one", "choices", "beams"])
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_prompts_of_requests_that_ended_were_aborted_or_refused_are_freed_without_a_collection(
+    overlap: int, sampling: dict[str, object]
+) -> None:
+    harness = Harness(overlap=overlap)
+    prompts: list[weakref.ref[Prompt]] = []
+    gc.disable()
+    try:
+        for request_id in range(5):
+            asked = {"n": harness.max_requests + 1} if request_id == 4 else sampling
+            submit = harness.submit(request_id, range(1, 9 + request_id), max_tokens=6, **asked)
+            prompt = Prompt(submit.prompt)
+            prompts.append(weakref.ref(prompt))
+            harness.channel.inbox[-1] = msgspec.structs.replace(submit, prompt=prompt)
+            del prompt
+        harness.step()
+        harness.abort(3)
+        harness.run()
+        assert [prompt() for prompt in prompts] == [None] * 5
+        assert list(harness.refused) == [4]
+    finally:
+        gc.enable()
 
 
 def test_kv_tokens_count_each_shared_block_once() -> None:
