@@ -241,6 +241,12 @@ class Request:
         """The branch that computes the prompt for all: the first that has not ended."""
         return next((branch for branch in self.branches if branch.life is not Life.FINISHED), None)
 
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that no step was planned for yet; 0 once it has ended."""
+        leader = self.leader
+        return 0 if leader is None else max(0, self.prompt_length - leader.scheduled)
+
     def start(self) -> None:
         self.life = after(self.life, LifeEvent.START)
 

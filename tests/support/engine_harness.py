@@ -164,9 +164,15 @@ class Harness:
         self.now += seconds
         check_books(self.kv)
         self.scheduler.offload.check(idle=False)
+        self._check_counters()
         self._poison()
         self._listen()
         return happened
+
+    def _check_counters(self) -> None:
+        """What is kept along the way equals what a look at every request finds."""
+        left = [request.prompt_left for request in self.scheduler.running]
+        assert self.scheduler.prompt_tokens_left == self.scheduler.waiting.prompt_tokens + sum(left)
 
     def run(self, most: int = 10_000) -> int:
         """Steps until nothing is left to do; returns how many."""

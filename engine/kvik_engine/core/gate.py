@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from typing import Protocol
 
-from kvik_engine.core.stats import waiting_prompt_tokens
 from kvik_engine.ipc.messages import Refusal
 from kvik_engine.request import Request
 from kvik_engine.scheduler.policy import SLO_CLASSES
@@ -69,13 +68,13 @@ class QueueGate:
         return Refusal(request.key[1], "queue_full", f"{waiting} requests wait already", retry_after=self.retry_after())
 
     def settled(self, seconds: float, prefill_tokens: int) -> None:
-        if waiting_prompt_tokens(self._scheduler):
+        if self._scheduler.prompt_tokens_left:
             self.drained.count(seconds, prefill_tokens)
 
     def retry_after(self) -> float:
         """Seconds until the prompts that wait now are computed, as far as the speed is known."""
         rate = self.drained.tokens_per_second or self._scheduler.prefill_rate.tokens_per_second
-        seconds = waiting_prompt_tokens(self._scheduler) / rate if rate else 0.0
+        seconds = self._scheduler.prompt_tokens_left / rate if rate else 0.0
         return min(max(1.0, seconds), _MAX_RETRY_SECONDS)
 
 
@@ -129,7 +128,7 @@ def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
     of_own = queue.tokens_of.get(request.tenant)
     own = 0 if of_own is None else of_own.short_tokens if request.tier == 0 else of_own.prompt_tokens
     for running in scheduler.running:
-        left = _prompt_left(running)
+        left = running.prompt_left
         if running.slo_class < request.slo_class:
             better += left
         elif running.slo_class == request.slo_class and running.tenant != request.tenant:
@@ -143,9 +142,3 @@ def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
         + own
         + sum(min(tokens, max(0, math.ceil(served - queue.served(tenant)))) for tenant, tokens in others.items())
     )
-
-
-def _prompt_left(running: Request) -> int:
-    """Prompt tokens that no step was planned for yet."""
-    leader = running.leader
-    return 0 if leader is None else max(0, running.prompt_length - leader.scheduled)

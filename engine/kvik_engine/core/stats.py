@@ -38,7 +38,7 @@ class Stats:
             kv_tokens=kv_tokens(scheduler),
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            waiting_prompt_tokens=waiting_prompt_tokens(scheduler),
+            waiting_prompt_tokens=scheduler.prompt_tokens_left,
             refused_total=self.refused,
             preemptions_recompute_total=counters.preemptions - counters.swaps,
             preemptions_swap_total=counters.swaps,
@@ -68,19 +68,7 @@ def kv_tokens(scheduler: Scheduler) -> int:
     """
     kv = scheduler.kv
     slots = kv.pool.owned * kv.block_tokens
-    # Lists, not generators: this is looked at in every step, for every branch.
-    entries = sum([len(holding.tables[0]) for holding in kv.holdings.values()])
-    empty = entries * kv.block_tokens - sum([branch.computed for branch in kv.holdings])
+    # A list, not a generator: this is looked at in every step, for every branch.
+    size = kv.block_tokens
+    empty = sum([len(holding.tables[0]) * size - branch.computed for branch, holding in kv.holdings.items()])
     return max(0, slots - empty * len(kv.groups))
-
-
-def waiting_prompt_tokens(scheduler: Scheduler) -> int:
-    """Prompt tokens nobody has computed yet, of waiting requests and of those admitted."""
-    admitted = sum(
-        [
-            max(0, request.prompt_length - leader.scheduled)
-            for request in scheduler.running
-            if request.branches[0].scheduled < request.prompt_length and (leader := request.leader)
-        ]
-    )
-    return scheduler.waiting.prompt_tokens + admitted

@@ -73,6 +73,9 @@ class Scheduler:
         self._room = room or PagedRoom()
         self._in_flight: deque[PlannedStep] = deque()
         self._step = 0
+        self._prompting: tuple[Request, ...] = ()
+        """All running requests that can have prompt left until the next plan: those it had some branch to start or to
+        compute the prompt of."""
 
     @property
     def in_flight(self) -> int:
@@ -87,6 +90,11 @@ class Scheduler:
     @property
     def free_rows(self) -> int:
         return self._rows.free
+
+    @property
+    def prompt_tokens_left(self) -> int:
+        """Prompt tokens of waiting and running requests that no step was planned for yet."""
+        return self.waiting.prompt_tokens + sum([request.prompt_left for request in self._prompting])
 
     def fits(self, request: Request) -> bool:
         """Whether the request can ever finish here. One that cannot must not be added."""
@@ -131,6 +139,7 @@ class Scheduler:
             self._admit(step, slo_class)
         if step.too_large:
             self._batching.full()
+        self._prompting = tuple(step.owed)
         if step.empty and not self.offload.pending:
             return None
         self._step = step.step
