@@ -34,34 +34,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from kvik_engine.api.keys import keys_or_refuse
-    from kvik_engine.api.ports import bind_or_refuse
     from kvik_engine.cli.serve_options import OPTIONS, read_options
-    from kvik_engine.launch import launch, make_run_dir
+    from kvik_engine.launch import launch
     from kvik_engine.log import configure_logging
     from kvik_engine.run_dir import default_base
 
     configure_logging("launch")
     given = read_options({option.name: getattr(arguments, option.name) for option in OPTIONS}, os.environ)
     run_base = Path(given.pop("run_dir", None) or default_base())
-    # All are made again by whoever needs them; what is wrong with them should not be told after a download.
-    keys_or_refuse(given.get("api_keys_file"))
-    make_run_dir(run_base).remove()
-    for name in ("port", "metrics_port"):
-        bind_or_refuse(given.get("host", DEFAULTS["host"]), given.get(name, DEFAULTS[name])).close()
-    return launch(build_config(arguments.model, given, run_base), run_base)
+    settings = resolve(given)
+    check_places(settings, run_base)
+    return launch(build_config(arguments.model, settings, run_base), run_base)
 
 
-def build_config(source: str, given: Mapping[str, Any], run_base: Path) -> EngineConfig:
-    """Everything resolved: device, class defaults, and last the model, which is fetched if it is not there yet."""
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with device and class defaults filled in. StartError (ConfigInvalid) when they contradict."""
     from kvik_engine.cli.class_defaults import batching
     from kvik_engine.cli.devices import resolve_device
     from kvik_engine.cli.option_rules import check_options
-    from kvik_engine.cli.sources import default_cache_dir, local_model
 
     settings = {**given, "device": resolve_device(given.get("device", DEFAULTS["device"]))}
     check_options(settings)
-    settings |= batching(settings.get("slo_class", DEFAULTS["slo_class"]), settings["device"], settings)
+    return settings | batching(settings.get("slo_class", DEFAULTS["slo_class"]), settings["device"], settings)
+
+
+def check_places(settings: Mapping[str, Any], run_base: Path) -> None:
+    """Whether what the options name can be had: StartError if not, before a model is fetched for nothing.
+
+    All of it is made again by whoever needs it.
+    """
+    from kvik_engine.api.keys import keys_or_refuse
+    from kvik_engine.api.ports import bind_or_refuse
+    from kvik_engine.launch import make_run_dir
+
+    keys_or_refuse(settings.get("api_keys_file"))
+    make_run_dir(run_base).remove()
+    for name in ("port", "metrics_port"):
+        bind_or_refuse(settings.get("host", DEFAULTS["host"]), settings.get(name, DEFAULTS[name])).close()
+
+
+def build_config(source: str, settings: Mapping[str, Any], run_base: Path) -> EngineConfig:
+    """The configuration with its model, which is fetched if it is not there yet."""
+    from kvik_engine.cli.sources import default_cache_dir, local_model
+
+    settings = dict(settings)
     digest, name = settings.pop("digest", None), settings.pop("model_name", None)
     cache_dir = Path(settings.pop("cache_dir", None) or default_cache_dir(os.environ))
     model = local_model(source, cache_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_a_bad_variable_is_told_as_early(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.usefixtures("no_source")
-def test_good_options_get_as_far_as_the_model() -> None:
+def test_good_options_get_as_far_as_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvik_engine.api.ports.bind", lambda *_: socket.socket())  # the usual ports may be in use here
     with pytest.raises(AssertionError, match="too late"):
         main(["serve", SOURCE, SWAP, *DISK, "--preemption-mode=swap"])
 

@@ -16,7 +16,7 @@ from kvik_engine import cli
 from kvik_engine.cli import values
 from kvik_engine.cli.class_defaults import batching
 from kvik_engine.cli.devices import resolve_device
-from kvik_engine.cli.serve import build_config
+from kvik_engine.cli.serve import build_config, resolve
 from kvik_engine.cli.serve_options import OPTIONS, read_options
 from kvik_engine.cli.sources import default_cache_dir
 from kvik_engine.config import DEFAULTS, EngineConfig
@@ -142,7 +142,9 @@ def test_auto_is_a_gpu_only_where_there_is_one(tmp_path: Path) -> None:
 
 
 def build(source: str, tmp_path: Path, **given: Any) -> EngineConfig:
-    config: EngineConfig = build_config(source, {"device": "cpu", "cache_dir": str(tmp_path)} | given, tmp_path / "run")
+    config: EngineConfig = build_config(
+        source, resolve({"device": "cpu", "cache_dir": str(tmp_path)} | given), tmp_path / "run"
+    )
     return config
 
 
