@@ -382,13 +382,15 @@ async def test_a_whole_answer_that_nobody_reads_ends_its_connection(
     await asyncio.wait_for(closed.wait(), 5)
 
 
-async def test_a_silent_stream_gets_comments(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_stream_gets_comments(api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer, "KEEPALIVE_COMMENT_SECONDS", 0.05)
     api.core.gate.clear()
-    asyncio.get_running_loop().call_later(0.3, api.core.gate.set)
-    reply = await api.chat(stream=True)
-    assert reply.text.count(": waiting\n\n") >= 3
-    assert reply.events[-1]["choices"][0]["finish_reason"] == "stop"
+    reader, writer = await connect()
+    writer.write(HEAD % len(BODY) + BODY)
+    for _ in range(3):
+        await asyncio.wait_for(reader.readuntil(b": waiting\n\n"), 5)
+    api.core.gate.set()
+    assert b'"finish_reason":"stop"' in await asyncio.wait_for(reader.readuntil(b"[DONE]"), 5)
 
 
 async def test_nothing_is_sent_before_the_core_took_the_request(api: LiveApi, connect: Connect) -> None:

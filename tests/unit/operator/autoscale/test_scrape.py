@@ -120,10 +120,10 @@ async def test_a_silent_pod_costs_its_time_limit_and_no_more(serve: Serve, monke
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 1.0)  # enough for the one that answers, on a busy machine too
     targets = [await serve(silent), await serve(answering)]
     async with Scraper(lambda: 0.0, Meter()) as scraper:
-        readings = await asyncio.wait_for(scraper.loads(targets), 2.0)
+        readings = await asyncio.wait_for(scraper.loads(targets), 10.0)
     assert list(readings) == ["pod-2"]
 
 
