@@ -104,8 +104,8 @@ class Operator:
         self._export_gauges()
 
     def run(self) -> int:
-        log.info("starting", extra={"version": VERSION, "identity": self._config.identity})
         self._catch_signals()
+        log.info("starting", extra={"version": VERSION, "identity": self._config.identity})
         for thread in self._threads:
             thread.start()
         self._feed()

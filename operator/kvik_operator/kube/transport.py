@@ -25,6 +25,7 @@ METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 Query = Sequence[tuple[str, str]]
 
 _LOADING: Final = threading.Lock()
+_LOADING_LOOK_SECONDS: Final = 0.01
 
 
 async def connect(*, user_agent: str, timeout: float) -> "Transport":
@@ -42,8 +43,12 @@ async def connect(*, user_agent: str, timeout: float) -> "Transport":
 
 @asynccontextmanager
 async def _one_thread_at_a_time() -> AsyncIterator[None]:
-    """The client library keeps a kubeconfig's certificates in files that its threads share, named before written."""
-    await asyncio.to_thread(_LOADING.acquire)
+    """The client library keeps a kubeconfig's certificates in files that its threads share, named before written.
+
+    Asked for again and again, for a cancelled wait in a thread of its own would take the lock and keep it for ever.
+    """
+    while not _LOADING.acquire(blocking=False):  # noqa: ASYNC110  (the one who has it runs in another loop)
+        await asyncio.sleep(_LOADING_LOOK_SECONDS)
     try:
         yield
     finally:

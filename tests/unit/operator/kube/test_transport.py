@@ -10,11 +10,13 @@ import pytest
 from aiohttp import web
 
 from kvik_operator.errors import Conflict, NotFound, Unavailable
+from kvik_operator.kube import transport as transport_module
 from kvik_operator.kube.kinds import WATCHED
 from kvik_operator.kube.leases import LeaseClient
 from kvik_operator.kube.metadata import list_versions
 from kvik_operator.kube.store import ObjectId, Store
 from kvik_operator.kube.transport import APPLY, METADATA_LIST, Transport, connect
+from tests.support.waiting import settle
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -187,3 +189,15 @@ async def test_a_lease_is_replaced_as_it_was_read(served: tuple[Server, Transpor
     assert server.seen[0].path == "/apis/coordination.k8s.io/v1/namespaces/kvik-system/leases/kvik-operator"
     sent = json.loads(server.bodies[0])
     assert (sent["metadata"]["resourceVersion"], sent["spec"]) == ("5", {"holderIdentity": "me"})
+
+
+async def test_a_start_that_is_ended_while_it_waits_for_the_credentials_keeps_nobody_from_them() -> None:
+    """A wait in a thread of its own took the lock after it was cancelled, and whoever came next never ended."""
+    with transport_module._LOADING:
+        waiting = asyncio.create_task(connect(user_agent="kvik-operator/test", timeout=5.0))
+        await settle()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await settle(100)
+    assert not transport_module._LOADING.locked()
