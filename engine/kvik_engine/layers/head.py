@@ -6,25 +6,17 @@ the product is never rounded to the model's dtype.
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from kvik_engine.layers.product import Product
 
 
 class LanguageHead:
-    """Weight [vocabulary, hidden], often the embedding's own."""
+    """The product with a weight [vocabulary, hidden]."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
+    def __init__(self, product: Product) -> None:
+        self.product = product
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> fp32 [rows, vocabulary]."""
-        if self.weight.dtype == torch.float32:
-            return F.linear(hidden, self.weight)
-        if hidden.device.type != "cpu":
-            return torch.mm(hidden, self.weight.t(), out_dtype=torch.float32)
-        # CPU products have no wider output. A second pass subtracts the rounded product before it rounds, so that it
-        # yields what the first one lost; an fp32 copy of the weight would cost more time in company, and its memory.
-        rounded = F.linear(hidden, self.weight)
-        lost = torch.addmm(rounded, hidden, self.weight.t(), beta=-1)
-        return rounded.float().add_(lost)
+        return self.product.unrounded(hidden)

@@ -79,19 +79,19 @@ class LatentAttention:
             query_norm = RMSNorm.take(tensors, f"{name}.q_a_layernorm", query_rank, _NORM_EPS)
             source, width = f"{name}.q_b_proj", query_rank
         head_dim = nope_dim + rope_dim
-        query = Linear.take(tensors, source, heads * head_dim, width)
-        query.weight = _halves(query.weight.view(heads, head_dim, width), rope_dim).reshape(heads * head_dim, width)
-        down = Linear.take(tensors, f"{name}.kv_a_proj_with_mqa", kv_rank + rope_dim, hidden, bias=bias)
-        down.weight = _halves(down.weight[None], rope_dim)[0]
-        if down.bias is not None:
-            down.bias = _halves(down.bias[None, :, None], rope_dim)[0, :, 0]
+        query_weight = tensors.take(f"{source}.weight", (heads * head_dim, width)).view(heads, head_dim, width)
+        down_name, down_bias = f"{name}.kv_a_proj_with_mqa", None
+        down_weight = tensors.take(f"{down_name}.weight", (kv_rank + rope_dim, hidden))
+        if bias:
+            taken = tensors.take(f"{down_name}.bias", (kv_rank + rope_dim,))
+            down_bias = _halves(taken[None, :, None], rope_dim)[0, :, 0]
         up = tensors.take(f"{name}.kv_b_proj.weight", (heads * (nope_dim + value_dim), kv_rank))
         keys, values = up.view(heads, nope_dim + value_dim, kv_rank).split((nope_dim, value_dim), dim=1)
         return cls(
             query_down=query_down,
             query_norm=query_norm,
-            query=query,
-            down=down,
+            query=Linear(tensors.product(_halves(query_weight, rope_dim).reshape(heads * head_dim, width))),
+            down=Linear(tensors.product(_halves(down_weight[None], rope_dim)[0]), down_bias),
             latent_norm=RMSNorm.take(tensors, f"{name}.kv_a_layernorm", kv_rank, _NORM_EPS),
             into_latent=keys.contiguous(),
             out_of_latent=values.transpose(1, 2).contiguous(),

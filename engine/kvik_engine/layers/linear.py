@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from kvik_engine.layers.product import Product
 from kvik_engine.layers.tensors import TensorSource, take_stacked
 
 
 class Linear:
-    """Weight [out, in], bias [out] or None. Several projections of one input are stacked into one matrix."""
+    """The product with a weight [out, in], and a bias [out] or None. Several projections of one input are stacked into
+    one weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight = weight
+    def __init__(self, product: Product, bias: Tensor | None = None) -> None:
+        self.product = product
         self.bias = bias
 
     @classmethod
@@ -25,7 +26,8 @@ class Linear:
     ) -> Linear:
         """`parts` are (name, rows) of projections of the same input, in the order of their outputs."""
         weight = take_stacked(tensors, [(f"{name}.weight", (rows, columns)) for name, rows in parts])
-        return cls(weight, take_stacked(tensors, [(f"{name}.bias", (rows,)) for name, rows in parts]) if bias else None)
+        biases = take_stacked(tensors, [(f"{name}.bias", (rows,)) for name, rows in parts]) if bias else None
+        return cls(tensors.product(weight), biases)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return self.product(x, self.bias)

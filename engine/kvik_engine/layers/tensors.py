@@ -1,4 +1,4 @@
-"""Where layers get their tensors from: a checkpoint, or seeded random numbers."""
+"""Where layers get their tensors from, a checkpoint or seeded random numbers, and how they multiply by them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from kvik_engine.layers.product import MakeProduct
 
 
 class TensorSource(Protocol):
@@ -16,6 +18,8 @@ class TensorSource(Protocol):
 
     dtype: torch.dtype
     device: torch.device
+    product: MakeProduct
+    """How weights of this dtype are multiplied by on this device. The weight belongs to the product then."""
 
     def has(self, name: str) -> bool: ...
 

@@ -42,10 +42,13 @@ class Decoder:
         self.layers = layers
         self.rotary = rotary
         self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps, above_one=norm_above_one)
+        # A tied weight that the head packs is there twice: lookups need its rows as they are.
         self.head = LanguageHead(
-            self.embedding.weight
-            if config.tie_embeddings
-            else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+            tensors.product(
+                self.embedding.weight
+                if config.tie_embeddings
+                else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
+            )
         )
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:

@@ -7,6 +7,8 @@ import zlib
 import torch
 from torch import Tensor
 
+from kvik_engine.layers.product import MakeProduct, PlainProduct
+
 
 class RandomTensors:
     """A TensorSource: each tensor depends on the seed and its own name only, drawn on the CPU in fp32.
@@ -14,10 +16,13 @@ class RandomTensors:
     Matrices are normal with a deviation of 1/sqrt(inputs), norms are ones, so that activations stay near unit size.
     """
 
-    def __init__(self, seed: int, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, seed: int, *, dtype: torch.dtype, device: torch.device, product: MakeProduct = PlainProduct
+    ) -> None:
         self._seed = seed
         self.dtype = dtype
         self.device = device
+        self.product = product
 
     def has(self, name: str) -> bool:
         return name != "rope_freqs.weight"

@@ -21,6 +21,7 @@ from kvik_engine.models.registry import build
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
 from kvik_engine.runner.largest_step import CacheBounds, deepest_context, measure_step
+from kvik_engine.runner.linear_paths import choose_products
 from kvik_engine.runner.memory import host_memory, return_freed_memory
 from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
@@ -42,7 +43,8 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     model_config = from_hf(checkpoint.config)
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
-    tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device)
+    product = choose_products(DTYPES[dtype], device)
+    tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device, product=product)
     context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
     return make_runner(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.layers.product import MakeProduct, PlainProduct
 
 
 class Checkpoint(Protocol):
@@ -44,10 +45,18 @@ def open_checkpoint(path: Path) -> Checkpoint:
 class CheckpointTensors:
     """A layers.tensors.TensorSource over a checkpoint: checks the shape, then reads straight into the model's dtype."""
 
-    def __init__(self, checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        product: MakeProduct = PlainProduct,
+    ) -> None:
         self._checkpoint = checkpoint
         self.dtype = dtype
         self.device = device
+        self.product = product
 
     def has(self, name: str) -> bool:
         return name in self._checkpoint.shapes

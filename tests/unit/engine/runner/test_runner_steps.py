@@ -11,6 +11,7 @@ import torch
 
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.layers.head import LanguageHead
+from kvik_engine.layers.product import PlainProduct
 from kvik_engine.models.llama import Llama
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.rows import RowTable
@@ -215,7 +216,7 @@ def test_a_row_whose_output_is_not_finite_ends_alone_and_its_blocks_can_be_used_
     bad, good = prompt(6), prompt(7)
     model = cast("Llama", runner._model)
     embedding = model.embedding.weight
-    model.head = LanguageHead(embedding.clone())
+    model.head = LanguageHead(PlainProduct(embedding.clone()))
     keep = embedding[bad[2]].clone()
     assert bad[2] not in good
     want = drive([DrivenRequest(good, max_tokens=4)])[0]
