@@ -81,6 +81,12 @@ def child_name(kind: ChildKind, key: PoolKey) -> str:
     return f"{key.name}-engine" if kind is ChildKind.SERVICE_ACCOUNT else key.name
 
 
+REVISION_KIND: Final = "ControllerRevision"
+"""Many a pool, each named by a hash of its content, so it is none of the ChildKinds."""
+REVISION_API_VERSION: Final = "apps/v1"
+REVISION_PLURAL: Final = "controllerrevisions"
+
+
 class ConditionType(StrEnum):
     READY = "Ready"
     MODEL_LOADED = "ModelLoaded"

@@ -11,14 +11,16 @@ import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from kvik_operator.names import PoolKey, Reason
+from kvik_operator.names import ChildKind, PoolKey, Reason
+from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.status import Reports, status_update
+from kvik_operator.reconcile.revisions import plan_revisions
+from kvik_operator.reconcile.status import InUse, Reports, status_update
 from kvik_operator.reconcile.types import Applied, EngineInfo, ScaleStep, ScalingReport
 from tests.support.control_plane import RunningControlPlane, control_plane
 from tests.support.fake_cluster import FakeCluster
 from tests.support.kubectl import wait_for
-from tests.support.pools import NOW, at, make_pod
+from tests.support.pools import NOW, at, make_deployment, make_pod
 from tests.support.refused_pools import REFUSED, SOURCE
 
 pytestmark = pytest.mark.timeout(300)
@@ -264,7 +266,9 @@ def whole_status(stored: dict[str, Any]) -> Mapping[str, Any]:
     }
     step = ScaleStep(NOW, 1, 2, "up", "kv", 180, "60 % of full x 3 pods / 75 % -> 3")
     scaling = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 %", 2, NOW, (step,))
-    return status_update(observed, 1, Applied({}), Reports(infos, scaling)).patch
+    applied = Applied({ChildKind.DEPLOYMENT: make_deployment()})
+    revision = plan_revisions((), observed, EngineImage("kvik/engine:1", "IfNotPresent")).use
+    return status_update(observed, 1, applied, Reports(infos, scaling), InUse(revision, "kvik/engine:2")).patch
 
 
 FETCHED = {"exitCode": 0, "startedAt": at(-8), "finishedAt": at(-6)}
@@ -274,6 +278,8 @@ def test_a_status_of_our_own_making_is_stored_whole(plane: RunningControlPlane, 
     """What the operator writes is in the schema: nothing of it is pruned, and kubectl shows it."""
     status = whole_status(pools.create(pool(EVERYTHING, name="told"), dry_run=False))
     assert set(status) == set(STATUS), "the operator writes every field of the schema, and no other"
+    for name in ("revision", "engine"):
+        assert set(status[name]) == set(STATUS[name]["properties"])
     plane.run_kubectl(
         "patch", "inferencepools.kvik.dev/told", "-n", NAMESPACE, "--subresource=status", "--type=merge",
         "-p", json.dumps({"status": status}),

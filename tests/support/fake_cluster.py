@@ -22,6 +22,8 @@ class FakeCluster:
         self.children: dict[ChildKind, dict[str, Any]] = {}
         self.unseen: dict[ChildKind, dict[str, Any]] = {}
         """Objects that exist without being in the store: other people's, or not watched yet."""
+        self.revisions: dict[str, dict[str, Any]] = {}
+        """All ControllerRevisions with the pool's label, by name."""
         self.engine_pods: list[dict[str, Any]] = []
         self.failures: dict[str, ClusterError] = {}
         """By call: `apply Deployment`, `patch_status`, `annotate_pod`, `read_pool`, ..."""
@@ -73,6 +75,23 @@ class FakeCluster:
         self._call(f"delete {kind}")
         assert self.children.pop(kind)["metadata"]["uid"] == uid
 
+    async def list_revisions(self, key: PoolKey) -> Sequence[Object]:
+        self._call("list ControllerRevisions")
+        return [deepcopy(revision) for revision in self.revisions.values()]
+
+    async def apply_revision(self, manifest: Object) -> None:
+        self._call("apply ControllerRevision")
+        stored = deepcopy(dict(manifest))
+        name = stored["metadata"]["name"]
+        before = self.revisions.get(name)
+        assert before is None or before["data"] == stored["data"], "data is immutable"
+        stored["metadata"]["uid"] = before["metadata"]["uid"] if before else f"uid-{name}"
+        self.revisions[name] = stored
+
+    async def delete_revision(self, key: PoolKey, name: str, uid: str) -> None:
+        self._call("delete ControllerRevision")
+        assert self.revisions.pop(name)["metadata"]["uid"] == uid
+
     async def patch_status(self, key: PoolKey, status: Object, resource_version: str | None) -> Object:
         self._call("patch_status")
         assert self.stored_pool is not None
@@ -99,7 +118,7 @@ class FakeCluster:
     def writes(self) -> list[str]:
         """The calls since the last time this was asked, without the reads."""
         calls, self.calls = self.calls, []
-        return [call for call in calls if not call.startswith("read")]
+        return [call for call in calls if not call.startswith(("read", "list"))]
 
     @property
     def status(self) -> dict[str, Any]:

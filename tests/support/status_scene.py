@@ -4,8 +4,10 @@ from datetime import timedelta
 from typing import Any
 
 from kvik_operator.names import ChildKind, Reason
+from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.status import Reports, status_update
+from kvik_operator.reconcile.revisions import plan_revisions
+from kvik_operator.reconcile.status import InUse, Reports, status_update
 from kvik_operator.reconcile.types import Applied, ApplyProblem, EngineInfo, ScaleStep, ScalingReport, StatusUpdate
 from tests.support.fake_cluster import FakeCluster, merged
 from tests.support.pools import (
@@ -27,6 +29,7 @@ class Scene:
         self.problems: tuple[ApplyProblem, ...] = ()
         self.infos: dict[str, EngineInfo] = {}
         self.scaling: ScalingReport | None = None
+        self.image = self.newest_image = "kvik/engine:1"
 
     def look(self, seconds: float = 0) -> StatusUpdate:
         pool = self.cluster.stored_pool
@@ -34,8 +37,13 @@ class Scene:
         self.cluster.engine_pods = self.pods
         observed = observe(KEY, pool, self.cluster, NOW + timedelta(seconds=seconds))
         children = {} if self.deployment is None else {ChildKind.DEPLOYMENT: self.deployment}
+        revision = plan_revisions((), observed, EngineImage(self.image, "IfNotPresent")).use
         update = status_update(
-            observed, self.wanted, Applied(children, self.problems), Reports(self.infos, self.scaling)
+            observed,
+            self.wanted,
+            Applied(children, self.problems),
+            Reports(self.infos, self.scaling),
+            InUse(revision, self.newest_image),
         )
         pool["status"] = merged(pool.get("status") or {}, update.patch)
         return update

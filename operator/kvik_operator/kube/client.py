@@ -6,16 +6,29 @@ and waits for no answer longer than it surely is the leader.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from kvik_operator.errors import NotFound, Unavailable
 from kvik_operator.kube.limiter import TokenBucket
 from kvik_operator.kube.paths import path, pool_path
 from kvik_operator.kube.transport import APPLY, JSON, MERGE, Query, Transport
-from kvik_operator.names import AUTOSCALER_FIELD_MANAGER, FIELD_MANAGER, KIND, ChildKind, PoolKey, child_name
+from kvik_operator.names import (
+    AUTOSCALER_FIELD_MANAGER,
+    FIELD_MANAGER,
+    KIND,
+    LABEL_POOL,
+    REVISION_API_VERSION,
+    REVISION_KIND,
+    REVISION_PLURAL,
+    ChildKind,
+    PoolKey,
+    child_name,
+)
 from kvik_operator.reconcile.types import Object, PlannedEvent
 
+MAX_LISTED: Final = 100
+"""ControllerRevisions of one pool: ours are about ten. Should others of that label hide them, the Deployment tells."""
 _MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
 
 log = logging.getLogger(__name__)
@@ -58,20 +71,34 @@ class ClusterClient:
         self._stored = stored
 
     async def apply(self, manifest: Object) -> Object:
-        kind, metadata = ChildKind(manifest["kind"]), manifest["metadata"]
-        applied = await self._write(
-            f"apply {kind} {metadata['namespace']}/{metadata['name']}",
+        kind = ChildKind(manifest["kind"])
+        applied = await self._apply(manifest, kind.plural)
+        self._stored(kind, applied)
+        return applied
+
+    async def apply_revision(self, manifest: Object) -> None:
+        await self._apply(manifest, REVISION_PLURAL)
+
+    async def delete(self, kind: ChildKind, key: PoolKey, uid: str) -> None:
+        name = child_name(kind, key)
+        await self._delete(kind, path(kind.api_version, kind.plural, key.namespace, name), key.namespace, name, uid)
+
+    async def delete_revision(self, key: PoolKey, name: str, uid: str) -> None:
+        where = path(REVISION_API_VERSION, REVISION_PLURAL, key.namespace, name)
+        await self._delete(REVISION_KIND, where, key.namespace, name, uid)
+
+    async def _apply(self, manifest: Object, plural: str) -> Object:
+        metadata = manifest["metadata"]
+        return await self._write(
+            f"apply {manifest['kind']} {metadata['namespace']}/{metadata['name']}",
             "PATCH",
-            path(kind.api_version, kind.plural, metadata["namespace"], metadata["name"]),
+            path(manifest["apiVersion"], plural, metadata["namespace"], metadata["name"]),
             query=(*_MANAGER, ("force", "true")),
             body=manifest,
             content_type=APPLY,
         )
-        self._stored(kind, applied)
-        return applied
 
-    async def delete(self, kind: ChildKind, key: PoolKey, uid: str) -> None:
-        name = child_name(kind, key)
+    async def _delete(self, kind: str, where: str, namespace: str, name: str, uid: str) -> None:
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -79,12 +106,7 @@ class ClusterClient:
             "propagationPolicy": "Background",
         }
         try:
-            await self._write(
-                f"delete {kind} {key.namespace}/{name}",
-                "DELETE",
-                path(kind.api_version, kind.plural, key.namespace, name),
-                body=body,
-            )
+            await self._write(f"delete {kind} {namespace}/{name}", "DELETE", where, body=body)
         except NotFound:
             log.debug("already gone", extra={"kind": kind, "child": name})
 
@@ -151,6 +173,17 @@ class ClusterClient:
         except NotFound:
             return None
         return child
+
+    async def list_revisions(self, key: PoolKey) -> Sequence[Object]:
+        answer = await self._transport.request(
+            f"list ControllerRevisions of {key}",
+            "GET",
+            path(REVISION_API_VERSION, REVISION_PLURAL, key.namespace),
+            query=(("labelSelector", f"{LABEL_POOL}={key.name}"), ("limit", str(MAX_LISTED))),
+        )
+        # The items of a list do not say their type.
+        type_ = {"apiVersion": REVISION_API_VERSION, "kind": REVISION_KIND}
+        return [{**type_, **item} for item in answer.get("items") or ()]
 
     def emit(self, event: PlannedEvent) -> None:
         self._emitter.emit(event)

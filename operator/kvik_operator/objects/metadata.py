@@ -40,9 +40,17 @@ def selector(pool_name: str) -> Json:
 
 
 def child(kind: ChildKind, key: PoolKey, uid: str, body: Mapping[str, Any]) -> Json:
-    """A child's whole manifest: it carries a hash of itself and never blocks the pool's deletion."""
+    """A child's whole manifest."""
+    return owned({"apiVersion": kind.api_version, "kind": str(kind)}, child_name(kind, key), key, uid, body)
+
+
+def owned(type_: Mapping[str, str], name: str, key: PoolKey, uid: str, body: Mapping[str, Any]) -> Json:
+    """A whole manifest of what the pool owns: it carries a hash of itself and never blocks the pool's deletion.
+
+    `type_` holds apiVersion and kind.
+    """
     metadata: Json = {
-        "name": child_name(kind, key),
+        "name": name,
         "namespace": key.namespace,
         "labels": labels(key.name),
         "ownerReferences": [
@@ -58,7 +66,7 @@ def child(kind: ChildKind, key: PoolKey, uid: str, body: Mapping[str, Any]) -> J
     }
     body = dict(body)
     extra = body.pop("metadata", {})
-    manifest: Json = {"apiVersion": kind.api_version, "kind": str(kind), "metadata": {**metadata, **extra}, **body}
+    manifest: Json = {**type_, "metadata": {**metadata, **extra}, **body}
     annotations = {**manifest["metadata"].get("annotations", {}), ANNOTATION_MANIFEST_HASH: digest(manifest)}
     manifest["metadata"]["annotations"] = annotations
     return manifest

@@ -7,23 +7,24 @@ from kvik_operator.names import ChildKind
 from kvik_operator.objects.deployment import deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.network_policy import network_policy
-from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
-from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions
+from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions, Revision, RevisionPlan
 from kvik_operator.reconcile.victims import deletion_costs
 
 
-def desired(observed: Observed, options: ReconcileOptions, work: Callable[[str], int | None]) -> Desired:
-    """`work` gives a pod's requests in flight by its uid. Raises PoolError for a spec that cannot be carried out."""
+def desired(
+    observed: Observed, revision: Revision, options: ReconcileOptions, work: Callable[[str], int | None]
+) -> Desired:
+    """`work` gives a pod's requests in flight by its uid."""
     key, uid, spec, effective = observed.key, observed.pool.uid, observed.pool.spec, observed.effective
     replicas = wanted_replicas(spec)
-    template = pod_template(key, spec, effective, engine_image(spec.resources.device, options))
     manifests: list[Object] = [
         service_account(key, uid, spec.template.service_account_annotations),
         service(key, uid),
         disruption_budget(key, uid),
-        deployment(key, uid, template, replicas, effective.startup_timeout),
+        deployment(key, uid, revision.template, replicas, effective.startup_timeout),
     ]
     policy = options.network_policy
     if policy.enabled:
@@ -50,15 +51,16 @@ def deployed_replicas(observed: Observed) -> int:
     return 0 if deployed is None else int((deployed.get("spec") or {}).get("replicas", 1))
 
 
-def needs_fresh_look(observed: Observed, wanted: Desired) -> bool:
+def needs_fresh_look(observed: Observed, plan: RevisionPlan, wanted: Desired) -> bool:
     """Whether the pool should be read anew before this is carried out, since the watch may have missed something.
 
     Something would be scaled down or deleted; or a child would be made that was there before: then either somebody
     deleted it, or the pool is gone and the garbage collector is taking its children.
     """
     lost = any(ChildKind(manifest["kind"]) not in observed.children for manifest in wanted.manifests)
-    remade = lost and bool(observed.pool.status.get("observedGeneration"))
-    return remade or bool(wanted.unwanted) or wanted.replicas < deployed_replicas(observed)
+    remade = (lost or bool(plan.write)) and bool(observed.pool.status.get("observedGeneration"))
+    less = bool(wanted.unwanted or plan.delete) or wanted.replicas < deployed_replicas(observed)
+    return remade or less
 
 
 def engine_image(device: Device, options: ReconcileOptions) -> EngineImage:

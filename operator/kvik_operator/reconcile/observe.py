@@ -15,6 +15,7 @@ def observe(key: PoolKey, raw: Object, store: Store, now: datetime) -> Observed:
     return Observed(
         key=key,
         pool=pool,
+        raw_spec=raw["spec"],
         effective=effective(pool.spec, key.name),
         children=children,
         pods=tuple(store.pods(key)),

@@ -1,4 +1,4 @@
-"""One look at one pool: observe -> desired -> apply -> status. Everything about a pool's life follows from here.
+"""One look at one pool: observe -> revisions -> desired -> apply -> status. All of a pool's life follows from here.
 
 Level-based: each run reads all and computes all, and writes only what differs; how often it runs does not matter.
 """
@@ -11,13 +11,16 @@ from typing import Final
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
-from kvik_operator.reconcile.desired import desired, needs_fresh_look
+from kvik_operator.reconcile.desired import desired, engine_image, needs_fresh_look, wanted_replicas
+from kvik_operator.reconcile.keep_revisions import Revisions
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.pod_state import is_ready, live_pods
+from kvik_operator.reconcile.revisions import with_values_of
 from kvik_operator.reconcile.rewritten import Rewritten
-from kvik_operator.reconcile.status import Reports, invalid_spec, status_update
+from kvik_operator.reconcile.status import InUse, Reports, invalid_spec, status_update
 from kvik_operator.reconcile.types import (
     Applied,
+    ApplyProblem,
     Board,
     Cluster,
     Desired,
@@ -41,7 +44,10 @@ LOOK_AGAIN_SOON: Final = Requeue(2.0)
 
 
 class Reconciler:
-    """Remembers of a pool when its status was written and which children others rewrite; all else is read anew."""
+    """Remembers of a pool when its status was written, which revision it is at and which children others rewrite.
+
+    All else is read anew.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class Reconciler:
         self._options = options
         self._now = now
         self._status_written: dict[PoolKey, datetime] = {}
+        self._revisions = Revisions(cluster)
         self._rewritten = Rewritten()
 
     async def reconcile(self, key: PoolKey) -> Requeue | None:
@@ -67,18 +74,31 @@ class Reconciler:
             return None
         try:
             observed = observe(key, raw, self._store, self._now())
-            wanted = desired(observed, self._options, self._board.work)
-            if needs_fresh_look(observed, wanted) and await self._is_outdated(observed):
+            image = engine_image(observed.pool.spec.resources.device, self._options)
+            plan = await self._revisions.plan(observed, image)
+            if isinstance(plan, ApplyProblem):
+                return await self._hold(raw, observed, plan)
+            observed = with_values_of(observed, plan.use)
+            wanted = desired(observed, plan.use, self._options, self._board.work)
+            if needs_fresh_look(observed, plan, wanted) and await self._is_outdated(observed):
                 return LOOK_AGAIN_SOON
-            applied = await apply(self._cluster, observed, wanted, self._rewritten)
+            held = await self._revisions.keep(observed, plan)
+            applied = held or await apply(self._cluster, observed, wanted, self._rewritten)
         except PoolError as error:
             update = invalid_spec(key, raw, self._store.pods(key), error, self._now())
             return await self._write_status(key, raw, update, RESYNC)
         if applied.gone:
             self._forget(key)
             return None
-        update = status_update(observed, wanted.replicas, applied, self._reports(observed))
+        run = None if held else InUse(plan.use, image.reference)
+        update = status_update(observed, wanted.replicas, applied, self._reports(observed), run)
         return await self._write_status(key, raw, update, _next_look(applied, observed, wanted))
+
+    async def _hold(self, raw: Object, observed: Observed, problem: ApplyProblem) -> Requeue | None:
+        """Nothing is touched: what the pods were made from is not known."""
+        applied, replicas = Applied(observed.children, (problem,)), wanted_replicas(observed.pool.spec)
+        update = status_update(observed, replicas, applied, self._reports(observed), None)
+        return await self._write_status(observed.key, raw, update, WATCH_CLOSELY)
 
     async def _is_outdated(self, observed: Observed) -> bool:
         """Whether the pool is not the one any more that was observed."""
@@ -115,6 +135,7 @@ class Reconciler:
 
     def _forget(self, key: PoolKey) -> None:
         self._status_written.pop(key, None)
+        self._revisions.forget(key)
         self._rewritten.forget(key)
 
 

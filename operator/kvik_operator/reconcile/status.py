@@ -20,6 +20,7 @@ from kvik_operator.reconcile.types import (
     Object,
     Observed,
     PlannedEvent,
+    Revision,
     ScaleStep,
     ScalingReport,
     StatusUpdate,
@@ -43,8 +44,18 @@ class Reports:
     scaling: ScalingReport | None
 
 
-def status_update(observed: Observed, wanted: int, applied: Applied, reports: Reports) -> StatusUpdate:
-    """`wanted` is the number of replicas asked for, within the bounds of `scaling`."""
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """The revision that was applied, and the engine image that a new one would run."""
+
+    revision: Revision
+    newest_image: str
+
+
+def status_update(
+    observed: Observed, wanted: int, applied: Applied, reports: Reports, in_use: InUse | None
+) -> StatusUpdate:
+    """`wanted` is the number of replicas asked for, within the bounds of `scaling`; `in_use` None: none was applied."""
     pods = live_pods(observed.pods)
     grace = timedelta(seconds=termination_grace_seconds(observed.effective.drain_timeout))
     patience = Patience(observed.effective.startup_timeout, grace)
@@ -66,6 +77,8 @@ def status_update(observed: Observed, wanted: int, applied: Applied, reports: Re
             "observedGeneration": observed.pool.generation,
             **_counts(observed.key, wanted, states),
             "conditions": conditions,
+            "revision": _revision(in_use, conditions, previous),
+            "engine": _engine(in_use, infos, previous),
             "effective": effective_status(observed.effective),
             "model": _model(infos) or previous.get("model"),
             "startup": slowest_start(ready_pods, reports.infos, observed.effective.startup_timeout)
@@ -101,6 +114,29 @@ def _counts(key: PoolKey, wanted: int, states: Sequence[PodState]) -> Json:
         "readyReplicas": ready,
         "selector": f"{LABEL_POOL}={key.name}",
         "endpoint": endpoint(key),
+    }
+
+
+def _revision(in_use: InUse | None, conditions: Sequence[Object], previous: Object) -> Json | None:
+    """`current` is what the last complete roll brought."""
+    before: Object = previous.get("revision") or {}
+    if in_use is None:
+        return dict(before) or None
+    complete = (find(conditions, ConditionType.ROLLOUT_COMPLETE) or {}).get("status") == "True"
+    return {"current": in_use.revision.name if complete else before.get("current"), "updated": in_use.revision.name}
+
+
+def _engine(in_use: InUse | None, infos: Sequence[EngineInfo], previous: Object) -> Json | None:
+    """The version is what ready pods say; while none is ready, what the last ones of this image said."""
+    before: Object = previous.get("engine") or {}
+    if in_use is None:
+        return dict(before) or None
+    image, newest = in_use.revision.image, in_use.newest_image
+    known = before.get("version") if before.get("image") == image else None
+    return {
+        "image": image,
+        "version": infos[0].version if infos else known,
+        "available": newest if newest != image else None,
     }
 
 

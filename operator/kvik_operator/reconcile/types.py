@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from kvik_operator.crd.effective import Effective
-from kvik_operator.crd.inferencepool import InferencePool
+from kvik_operator.crd.inferencepool import InferencePool, PoolSpec
 from kvik_operator.names import ChildKind, PoolKey, Reason
 
 Object = Mapping[str, Any]
@@ -106,6 +106,20 @@ class Board(Protocol):
         """Requests running plus waiting at the last reading; None: no fresh reading."""
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What the pods of one revision of the pool were made from. `name` is its ControllerRevision's."""
+
+    name: str
+    asks_for: PoolSpec
+    """Without replicas and scaling, which no pod depends on."""
+    effective: Effective
+    """As they were when it was rendered; without scaling."""
+    image: str
+    template: Object
+    """Pod template, applied as it is for as long as the pool asks for nothing else."""
+
+
 class Store(Protocol):
     """The watched state. A read never blocks and never talks to the API server."""
 
@@ -140,6 +154,15 @@ class Cluster(Protocol):
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         """A fresh read of the object of the child's name, whether or not it is ours; None: not found."""
 
+    async def list_revisions(self, key: PoolKey) -> Sequence[Object]:
+        """A fresh list of the ControllerRevisions with the pool's label, whoever they belong to."""
+
+    async def apply_revision(self, manifest: Object) -> None:
+        """Server-side apply, as `apply`; Refused if one of this name has other data."""
+
+    async def delete_revision(self, key: PoolKey, name: str, uid: str) -> None:
+        """Delete it if it still has this uid; one that is gone is success."""
+
     def emit(self, event: "PlannedEvent") -> None:
         """Queue an Event about the pool; equal ones are folded, and none is ever waited for."""
 
@@ -159,11 +182,25 @@ class Observed:
 
     key: PoolKey
     pool: InferencePool
+    raw_spec: Object
+    """The spec as the API server has it."""
     effective: Effective
     children: Mapping[ChildKind, Object]
     """Only those that the store has."""
     pods: tuple[Object, ...]
     now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionPlan:
+    """Which revision the pool is at, and what that asks of the stored ones."""
+
+    use: Revision
+    write: tuple[Object, ...] = ()
+    """Manifests, that of `use` first: it has to be there before its template is applied."""
+    delete: tuple[Object, ...] = ()
+    blocked: "ApplyProblem | None" = None
+    """An object that is not ours has its name."""
 
 
 @dataclass(frozen=True, slots=True)

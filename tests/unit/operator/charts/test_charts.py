@@ -69,6 +69,7 @@ def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
         "inferencepools/status.kvik.dev": ["patch"],
         "inferencepools/scale.kvik.dev": ["patch"],
         "deployments.apps": applied,
+        "controllerrevisions.apps": ["list", "create", "patch", "delete"],
         "services": applied,
         "serviceaccounts": applied,
         "poddisruptionbudgets.policy": applied,

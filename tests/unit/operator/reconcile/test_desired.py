@@ -3,9 +3,17 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import ChildKind
-from kvik_operator.reconcile.desired import desired, needs_fresh_look, wanted_replicas
+from kvik_operator.reconcile.desired import desired, engine_image, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.types import Desired, EngineImages, NetworkPolicyOptions, Observed, ReconcileOptions
+from kvik_operator.reconcile.revisions import plan_revisions
+from kvik_operator.reconcile.types import (
+    Desired,
+    EngineImages,
+    NetworkPolicyOptions,
+    Observed,
+    ReconcileOptions,
+    RevisionPlan,
+)
 from tests.support.fake_cluster import FakeCluster
 from tests.support.pools import KEY, NOW, make_deployment, make_pod, make_pool, spec_of
 
@@ -23,7 +31,14 @@ def observed_of(deployed: int | None = None, pods: tuple[dict[str, Any], ...] = 
 
 
 def desired_of(observed: Observed, options: ReconcileOptions = OPTIONS, **in_flight: int) -> Desired:
-    return desired(observed, options, lambda uid: in_flight.get(uid.removeprefix("uid-")))
+    return desired(
+        observed, plan_of(observed, options).use, options, lambda uid: in_flight.get(uid.removeprefix("uid-"))
+    )
+
+
+def plan_of(observed: Observed, options: ReconcileOptions = OPTIONS) -> RevisionPlan:
+    """As of a pool that has no revision yet."""
+    return plan_revisions((), observed, engine_image(observed.pool.spec.resources.device, options))
 
 
 def manifest(wanted: Desired, kind: ChildKind) -> Any:
@@ -67,7 +82,7 @@ def test_a_network_policy_that_was_switched_off_is_unwanted() -> None:
     assert cluster.stored_pool is not None
     with_policy = observe(KEY, cluster.stored_pool, cluster, NOW)
     assert desired_of(with_policy, options).unwanted == (ChildKind.NETWORK_POLICY,)
-    assert needs_fresh_look(with_policy, desired_of(with_policy, options))
+    assert needs_fresh_look(with_policy, plan_of(with_policy), desired_of(with_policy, options))
 
 
 def test_a_shrinking_deployment_marks_the_idle_pod() -> None:
@@ -80,4 +95,4 @@ def test_a_shrinking_deployment_marks_the_idle_pod() -> None:
 def test_only_less_is_taking_away() -> None:
     for deployed, replicas, want in ((None, 1, False), (1, 1, False), (1, 2, False), (2, 1, True), (1, 0, True)):
         observed = observed_of(deployed, replicas=replicas)
-        assert needs_fresh_look(observed, desired_of(observed)) is want
+        assert needs_fresh_look(observed, plan_of(observed), desired_of(observed)) is want

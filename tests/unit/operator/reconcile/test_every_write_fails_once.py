@@ -25,6 +25,8 @@ FAULTS: dict[str, Callable[[str], ClusterError]] = {
 CALLS = [
     *(f"apply {kind}" for kind in ChildKind),
     *(f"read {kind}" for kind in ChildKind),
+    "list ControllerRevisions",
+    "apply ControllerRevision",
     "patch_status",
     "annotate_pod",
     "read_pool",
@@ -61,7 +63,7 @@ def outcome(cluster: FakeCluster) -> dict[str, Any]:
     children = {
         kind: {**child, "metadata": {**child["metadata"], "generation": 0}} for kind, child in cluster.children.items()
     }
-    return {"children": children, "status": cluster.status, "pods": cluster.engine_pods}
+    return {"children": children, "revisions": cluster.revisions, "status": cluster.status, "pods": cluster.engine_pods}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -19,6 +19,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.pools import KEY, NOW, UID, make_pod, make_pool, terminating
 
 EVERY_CHILD = [
+    "apply ControllerRevision",
     "apply ServiceAccount",
     "apply NetworkPolicy",
     "apply Service",
@@ -227,6 +228,7 @@ async def test_a_pool_made_again_waits_until_the_old_children_are_gone() -> None
     assert "waiting until the old" in operator.cluster.condition("RolloutComplete")["message"]
     assert operator.cluster.condition("Degraded")["status"] == "False"
     operator.cluster.children.clear()
+    operator.cluster.revisions.clear()
     await operator.look()
     owners = operator.cluster.children[ChildKind.DEPLOYMENT]["metadata"]["ownerReferences"]
     assert owners[0]["uid"].startswith("2222")

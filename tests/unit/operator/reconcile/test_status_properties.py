@@ -63,7 +63,7 @@ def test_a_status_keeps_its_promises(
     children = {} if deployed is None else {ChildKind.DEPLOYMENT: deployed}
     problems = (ApplyProblem(Reason.APPLY_REFUSED, "no"),) if refused else ()
     applied = Applied(children, problems)
-    update = status_update(observe(KEY, cluster.stored_pool, cluster, NOW), wanted, applied, Reports({}, None))
+    update = status_update(observe(KEY, cluster.stored_pool, cluster, NOW), wanted, applied, Reports({}, None), None)
     status = merged({}, update.patch)
     conditions = {condition["type"]: condition for condition in status["conditions"]}
     # All five, each with words, whatever happened.
@@ -79,6 +79,6 @@ def test_a_status_keeps_its_promises(
         assert conditions["RolloutComplete"]["status"] == "False"
     # The same look again changes nothing.
     cluster.stored_pool["status"] = status
-    again = status_update(observe(KEY, cluster.stored_pool, cluster, NOW), wanted, applied, Reports({}, None))
+    again = status_update(observe(KEY, cluster.stored_pool, cluster, NOW), wanted, applied, Reports({}, None), None)
     assert (again.patch, again.events) == ({}, ())
     assert conditions["Ready"]["lastTransitionTime"] == at(0)

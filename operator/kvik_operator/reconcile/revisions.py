@@ -1,0 +1,176 @@
+"""Which revision a pool is at, and which ControllerRevisions should be there. Pure.
+
+A pool stays at the revision that was made for its spec, and is rendered anew only when it asks for something else: so
+an upgrade of operator, chart or CRD restarts no engine pod, and the old spec applied again is the old revision again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kvik_operator.crd.conditions import find
+from kvik_operator.names import LABEL_TEMPLATE_HASH, REVISION_KIND, ChildKind, ConditionType, PoolKey, Reason
+from kvik_operator.objects.controller_revision import (
+    asked,
+    asked_by,
+    controller_revision,
+    effective_of,
+    engine_image_of,
+    read_data,
+    revision_data,
+    revision_name,
+)
+from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.reconcile.adoption import Claim, claim
+from kvik_operator.reconcile.drift import is_current
+from kvik_operator.reconcile.pod_state import live_pods
+from kvik_operator.reconcile.refusals import foreign, going
+from kvik_operator.reconcile.types import ApplyProblem, Object, Observed, Revision, RevisionPlan
+
+HISTORY: Final = 10
+"""Revisions kept of a pool, that in use included; those that pods are left of are kept beside them."""
+_NOT_APPLIED: Final = frozenset(
+    {
+        Reason.ACCESS_DENIED,
+        Reason.APPLY_REFUSED,
+        Reason.FOREIGN_OBJECT,
+        Reason.INVALID_SPEC,
+        Reason.QUOTA_EXCEEDED,
+        Reason.STARTING,
+    }
+)
+"""Of Degraded or RolloutComplete: the Deployment may not have got the spec that status speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A ControllerRevision of this pool that is as it was made."""
+
+    obj: Object
+    data: Object
+    number: int
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
+
+
+def plan_revisions(stored: Sequence[Object], observed: Observed, image: EngineImage) -> RevisionPlan:
+    """`stored` are all with the pool's label, `image` what a new revision runs. Raises PoolError as rendering does."""
+    key, uid = observed.key, observed.pool.uid
+    ours = [obj for obj in stored if claim(obj, key, uid) is Claim.OURS]
+    intact = [one for obj in ours if (one := _read(key, obj)) is not None]
+    data = _data(intact, observed, image)
+    name = revision_name(key, data)
+    number = _number(intact, name)
+    use = _revision(name, data, observed)
+    blocked = _blocked(stored, observed, name)
+    if blocked is not None:
+        return RevisionPlan(use, blocked=blocked)
+    others = [one for one in intact if one.name != name]
+    kept = _kept(others, observed)
+    manifests = [(data, number), *((one.data, one.number) for one in kept)]
+    present = {one.name: one.obj for one in intact}
+    names = {name, *(one.name for one in kept)}
+    return RevisionPlan(
+        use,
+        write=tuple(
+            manifest
+            for manifest in (controller_revision(key, uid, *one) for one in manifests)
+            if not _is_there(present, manifest)
+        ),
+        delete=tuple(obj for obj in ours if obj["metadata"]["name"] not in names or obj not in present.values()),
+    )
+
+
+def stays_at(revision: Revision, observed: Observed) -> bool:
+    """The pool asks for nothing that this revision is not."""
+    return revision.asks_for == asked(observed.pool.spec)
+
+
+def with_values_of(observed: Observed, revision: Revision) -> Observed:
+    """What is in effect: the values of the revision, but for scaling, which no pod depends on."""
+    return replace(observed, effective=replace(revision.effective, scaling=observed.effective.scaling))
+
+
+def _data(intact: Sequence[_Stored], observed: Observed, image: EngineImage) -> Object:
+    """What the revision in use holds: as stored, else as the Deployment has it, else rendered now."""
+    wanted = asked(observed.pool.spec)
+    made_for_it = [one for one in intact if asked_by(one.data) == wanted]
+    if made_for_it:
+        return max(made_for_it, key=lambda one: one.number).data
+    template = _applied_template(observed)
+    if template is None:
+        template = pod_template(observed.key, observed.pool.spec, observed.effective, image)
+    return revision_data(observed.raw_spec, observed.effective, template)
+
+
+def _applied_template(observed: Observed) -> Object | None:
+    """The Deployment's template, if it is what the present spec was last carried out with: then no revision was stored,
+    by an operator that knew of none, or it was deleted since. A roll would have no reason in the spec."""
+    deployed = observed.children.get(ChildKind.DEPLOYMENT)
+    status = observed.pool.status
+    if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
+        return None
+    if status.get("observedGeneration") != observed.pool.generation:
+        return None
+    conditions = status.get("conditions") or ()
+    told = [find(conditions, type_) or {} for type_ in (ConditionType.DEGRADED, ConditionType.ROLLOUT_COMPLETE)]
+    if any(condition.get("reason") in _NOT_APPLIED for condition in told):
+        return None
+    template: Object = (deployed.get("spec") or {}).get("template") or {}
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    return template if LABEL_TEMPLATE_HASH in labels and engine_image_of(template) is not None else None
+
+
+def _read(key: PoolKey, obj: Object) -> _Stored | None:
+    data, number = read_data(key, obj), obj.get("revision")
+    return _Stored(obj, data, number) if data is not None and isinstance(number, int) else None
+
+
+def _number(intact: Sequence[_Stored], name: str) -> int:
+    """The highest; one that is gone back to gets a new one."""
+    top = max((one.number for one in intact if one.name != name), default=0)
+    own = next((one.number for one in intact if one.name == name), 0)
+    return own if own > top else top + 1
+
+
+def _revision(name: str, data: Object, observed: Observed) -> Revision:
+    return Revision(
+        name=name,
+        asks_for=asked(observed.pool.spec),
+        effective=effective_of(data, observed.effective),
+        image=data["image"],
+        template=data["template"],
+    )
+
+
+def _blocked(stored: Sequence[Object], observed: Observed, name: str) -> ApplyProblem | None:
+    for obj in stored:
+        if obj["metadata"]["name"] == name:
+            match claim(obj, observed.key, observed.pool.uid):
+                case Claim.FOREIGN:
+                    return foreign(REVISION_KIND, name)
+                case Claim.GOING:
+                    return going(REVISION_KIND, name)
+                case Claim.OURS:
+                    return None
+    return None
+
+
+def _kept(others: Sequence[_Stored], observed: Observed) -> list[_Stored]:
+    """The latest, and those that pods are left of."""
+    running = {(pod["metadata"].get("labels") or {}).get(LABEL_TEMPLATE_HASH) for pod in live_pods(observed.pods)}
+    by_age = sorted(others, key=lambda one: one.number, reverse=True)
+    return by_age[: HISTORY - 1] + [one for one in by_age[HISTORY - 1 :] if _template_hash(one.data) in running]
+
+
+def _template_hash(data: Object) -> str | None:
+    labels = (data["template"].get("metadata") or {}).get("labels") or {}
+    value = labels.get(LABEL_TEMPLATE_HASH)
+    return None if value is None else str(value)
+
+
+def _is_there(present: Mapping[str, Object], manifest: Mapping[str, Any]) -> bool:
+    stored = present.get(manifest["metadata"]["name"])
+    return stored is not None and is_current(stored, manifest)
