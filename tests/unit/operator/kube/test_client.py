@@ -76,6 +76,27 @@ async def test_delete_names_the_uid_and_takes_absence_as_success() -> None:
     assert options["body"]["preconditions"] == {"uid": "u1"}
 
 
+async def test_revisions_are_listed_by_the_pools_label_and_say_their_type() -> None:
+    transport = FakeTransport({"items": [{"metadata": {"name": "chat-1"}}]})
+    (found,) = await client(transport).list_revisions(KEY)
+    assert found == {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": "chat-1"}}
+    ((method, path, options),) = transport.calls
+    assert (method, path) == ("GET", "/apis/apps/v1/namespaces/demo/controllerrevisions")
+    assert dict(options["query"])["labelSelector"] == "kvik.dev/pool=chat"
+
+
+async def test_a_revision_is_applied_and_deleted_as_a_child_is_and_never_stored() -> None:
+    transport, stored = FakeTransport({}), list[Any]()
+    revision = {**DEPLOYMENT, "kind": "ControllerRevision"}
+    await client(transport, stored=stored).apply_revision(revision)
+    await client(transport, stored=stored).delete_revision(KEY, "chat", "u1")
+    (apply, delete), where = transport.calls, "/apis/apps/v1/namespaces/demo/controllerrevisions/chat"
+    assert (apply[:2], delete[:2]) == (("PATCH", where), ("DELETE", where))
+    assert dict(apply[2]["query"]) == {"fieldManager": "kvik-operator", "force": "true"}
+    assert delete[2]["body"]["preconditions"] == {"uid": "u1"}
+    assert stored == []
+
+
 async def test_status_is_patched_against_the_version_it_was_computed_from() -> None:
     transport = FakeTransport({})
     await client(transport).patch_status(KEY, {"replicas": 1}, "41")
@@ -98,6 +119,8 @@ async def test_a_replica_that_is_not_the_leader_writes_nothing() -> None:
     follower = client(transport, leader=0.0)
     for write in (
         follower.apply(DEPLOYMENT),
+        follower.apply_revision(DEPLOYMENT),
+        follower.delete_revision(KEY, "chat-1", "u"),
         follower.delete(ChildKind.SERVICE, KEY, "u"),
         follower.patch_status(KEY, {}, None),
         follower.annotate_pod("demo", "chat-1", {"a": "b"}),

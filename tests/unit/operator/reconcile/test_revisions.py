@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, ChildKind, Reason
+from kvik_operator.objects.controller_revision import controller_revision
 from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import HISTORY, plan_revisions, stays_at, with_values_of
@@ -209,8 +210,6 @@ def test_one_of_a_spec_that_this_version_cannot_read_stays() -> None:
     other = History()
     other.go(seen())
     (stored,) = other.stored.values()
-    from kvik_operator.objects.controller_revision import controller_revision
-
     newer = controller_revision(KEY, UID, {**stored["data"], "spec": {"model": ["of", "a", "newer", "version"]}}, 5)
     history.stored[newer["metadata"]["name"]] = {**newer, "metadata": {**newer["metadata"], "uid": "u"}}
     plan = history.go(seen())
