@@ -267,7 +267,7 @@ def whole_status(stored: dict[str, Any]) -> Mapping[str, Any]:
     step = ScaleStep(NOW, 1, 2, "up", "kv", 180, "60 % of full x 3 pods / 75 % -> 3")
     scaling = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 %", 2, NOW, (step,))
     applied = Applied({ChildKind.DEPLOYMENT: make_deployment()})
-    revision = plan_revisions((), observed, EngineImage("kvik/engine:1", "IfNotPresent")).use
+    revision = plan_revisions((), None, observed, EngineImage("kvik/engine:1", "IfNotPresent")).use
     return status_update(observed, 1, applied, Reports(infos, scaling), InUse(revision, "kvik/engine:2")).patch
 
 

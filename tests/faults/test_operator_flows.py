@@ -50,7 +50,7 @@ def test_a_pool_is_made_changed_and_gone_without_a_trace(operated: Rig) -> None:
     assert "--chunked-prefill-tokens=64" in container["args"]
 
     rig.delete()
-    eventually("all children to be gone", lambda: rig.children() == [] and rig.pods() == [], COLLECTED_WITHIN)
+    eventually("all children to be gone", rig.cleared, COLLECTED_WITHIN)
     assert operator.exit_status() is None
     assert operator.metric('kvik_operator_reconcile_seconds_count{outcome="bug"}') is None
 

@@ -110,7 +110,7 @@ class FakeCluster:
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         self._call(f"read {kind}")
-        return self.unseen.get(kind)
+        return self.unseen.get(kind) or self.children.get(kind)
 
     def emit(self, event: PlannedEvent) -> None:
         self.events.append(event)

@@ -138,6 +138,11 @@ class Rig:
     def children(self, name: str = "chat") -> list[Object]:
         return self.kubectl_list(",".join(CHILDREN), f"kvik.dev/pool={name}")
 
+    def revisions(self, name: str = "chat") -> list[Object]:
+        """By number, the one in use last."""
+        found = self.kubectl_list("controllerrevisions.apps", f"kvik.dev/pool={name}")
+        return sorted(found, key=lambda revision: revision["revision"])
+
     def pods(self, name: str = "chat") -> list[Object]:
         return self.kubectl_list("pods", f"kvik.dev/pool={name}")
 
@@ -152,6 +157,10 @@ class Rig:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.plane.run_kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
+
+    def cleared(self, name: str = "chat") -> bool:
+        """Nothing is left of the pool."""
+        return not (self.children(name) or self.revisions(name) or self.pods(name))
 
     def events(self, reason: str) -> list[Object]:
         """An Event comes after what it tells of: wait for it."""

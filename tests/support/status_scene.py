@@ -37,7 +37,7 @@ class Scene:
         self.cluster.engine_pods = self.pods
         observed = observe(KEY, pool, self.cluster, NOW + timedelta(seconds=seconds))
         children = {} if self.deployment is None else {ChildKind.DEPLOYMENT: self.deployment}
-        revision = plan_revisions((), observed, EngineImage(self.image, "IfNotPresent")).use
+        revision = plan_revisions((), None, observed, EngineImage(self.image, "IfNotPresent")).use
         update = status_update(
             observed,
             self.wanted,

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
-from kvik_operator.names import PoolKey
+from kvik_operator.names import ChildKind, PoolKey
 from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.reconcile.refusals import answered, namespace_goes, passes, problem
-from kvik_operator.reconcile.revisions import plan_revisions, stays_at
+from kvik_operator.reconcile.revisions import has_revision, plan_revisions, stays_at
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Observed, Revision, RevisionPlan
 
 LOOK_EVERY: Final = timedelta(minutes=5)
@@ -44,10 +44,12 @@ class Revisions:
         ):
             return RevisionPlan(known.revision)
         try:
-            stored = await self._cluster.list_revisions(observed.key)
+            stored, deployed = await self._cluster.list_revisions(observed.key), None
+            if not has_revision(stored, observed):
+                deployed = await self._cluster.read_child(ChildKind.DEPLOYMENT, observed.key)
         except Refused as error:
             return problem(error)
-        return plan_revisions(stored, observed, image)
+        return plan_revisions(stored, deployed, observed, image)
 
     async def keep(self, observed: Observed, plan: RevisionPlan) -> Applied | None:
         """None: the revision in use is stored, so its template may be applied. Raises what the queue should retry."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvik_operator.crd.conditions import find
-from kvik_operator.names import LABEL_TEMPLATE_HASH, REVISION_KIND, ChildKind, ConditionType, PoolKey, Reason
+from kvik_operator.names import LABEL_TEMPLATE_HASH, REVISION_KIND, ConditionType, PoolKey, Reason
 from kvik_operator.objects.controller_revision import (
     asked,
     asked_by,
@@ -55,12 +55,23 @@ class _Stored:
         return str(self.obj["metadata"]["name"])
 
 
-def plan_revisions(stored: Sequence[Object], observed: Observed, image: EngineImage) -> RevisionPlan:
-    """`stored` are all with the pool's label, `image` what a new revision runs. Raises PoolError as rendering does."""
+def has_revision(stored: Sequence[Object], observed: Observed) -> bool:
+    """Whether one of them was made for the present spec."""
+    return _made_for_it(_intact(_ours(stored, observed), observed), observed) is not None
+
+
+def plan_revisions(
+    stored: Sequence[Object], deployed: Object | None, observed: Observed, image: EngineImage
+) -> RevisionPlan:
+    """`stored` are all with the pool's label, `image` what a new revision runs. Raises PoolError as rendering does.
+
+    `deployed` is what has the name of the pool's Deployment, read past the cache unless there `has_revision`: an
+    operator that has just started has not heard of it yet.
+    """
     key, uid = observed.key, observed.pool.uid
-    ours = [obj for obj in stored if claim(obj, key, uid) is Claim.OURS]
-    intact = [one for obj in ours if (one := _read(key, obj)) is not None]
-    data = _data(intact, observed, image)
+    ours = _ours(stored, observed)
+    intact = _intact(ours, observed)
+    data = _data(intact, deployed, observed, image)
     name = revision_name(key, data)
     number = _number(intact, name)
     use = _revision(name, data, observed)
@@ -93,22 +104,35 @@ def with_values_of(observed: Observed, revision: Revision) -> Observed:
     return replace(observed, effective=replace(revision.effective, scaling=observed.effective.scaling))
 
 
-def _data(intact: Sequence[_Stored], observed: Observed, image: EngineImage) -> Object:
-    """What the revision in use holds: as stored, else as the Deployment has it, else rendered now."""
+def _ours(stored: Sequence[Object], observed: Observed) -> list[Object]:
+    return [obj for obj in stored if claim(obj, observed.key, observed.pool.uid) is Claim.OURS]
+
+
+def _intact(ours: Sequence[Object], observed: Observed) -> list[_Stored]:
+    return [one for obj in ours if (one := _read(observed.key, obj)) is not None]
+
+
+def _made_for_it(intact: Sequence[_Stored], observed: Observed) -> _Stored | None:
+    """The latest, if there are several."""
     wanted = asked(observed.pool.spec)
     made_for_it = [one for one in intact if asked_by(one.data) == wanted]
-    if made_for_it:
-        return max(made_for_it, key=lambda one: one.number).data
-    template = _applied_template(observed)
+    return max(made_for_it, key=lambda one: one.number, default=None)
+
+
+def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed, image: EngineImage) -> Object:
+    """What the revision in use holds: as stored, else as the Deployment has it, else rendered now."""
+    made_for_it = _made_for_it(intact, observed)
+    if made_for_it is not None:
+        return made_for_it.data
+    template = _applied_template(deployed, observed)
     if template is None:
         template = pod_template(observed.key, observed.pool.spec, observed.effective, image)
     return revision_data(observed.raw_spec, observed.effective, template)
 
 
-def _applied_template(observed: Observed) -> Object | None:
+def _applied_template(deployed: Object | None, observed: Observed) -> Object | None:
     """The Deployment's template, if it is what the present spec was last carried out with: then no revision was stored,
     by an operator that knew of none, or it was deleted since. A roll would have no reason in the spec."""
-    deployed = observed.children.get(ChildKind.DEPLOYMENT)
     status = observed.pool.status
     if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
         return None

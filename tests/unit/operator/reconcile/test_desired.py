@@ -38,7 +38,7 @@ def desired_of(observed: Observed, options: ReconcileOptions = OPTIONS, **in_fli
 
 def plan_of(observed: Observed, options: ReconcileOptions = OPTIONS) -> RevisionPlan:
     """As of a pool that has no revision yet."""
-    return plan_revisions((), observed, engine_image(observed.pool.spec.resources.device, options))
+    return plan_revisions((), None, observed, engine_image(observed.pool.spec.resources.device, options))
 
 
 def manifest(wanted: Desired, kind: ChildKind) -> Any:

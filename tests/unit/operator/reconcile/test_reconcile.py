@@ -519,6 +519,18 @@ async def test_a_pool_from_before_revisions_is_not_rolled() -> None:
     assert operator.cluster.writes() == []
 
 
+async def test_nor_while_the_operator_has_not_heard_of_its_deployment_yet() -> None:
+    operator = Operator()
+    await operator.settle()
+    operator.cluster.revisions.clear()
+    operator.cluster.unseen = operator.cluster.children
+    operator.cluster.children = {}
+    operator.restart(engine(2))
+    await operator.look()
+    assert operator.cluster.writes() == ["apply ControllerRevision", "patch_status"]
+    assert operator.cluster.status["engine"]["image"] == "kvik/engine:1"
+
+
 async def test_a_revision_that_somebody_deleted_is_made_again() -> None:
     operator = Operator()
     await operator.settle()

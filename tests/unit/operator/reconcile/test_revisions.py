@@ -14,7 +14,7 @@ from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, ChildKind, Reas
 from kvik_operator.objects.controller_revision import controller_revision
 from kvik_operator.objects.pod_template import EngineImage
 from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.revisions import HISTORY, plan_revisions, stays_at, with_values_of
+from kvik_operator.reconcile.revisions import HISTORY, has_revision, plan_revisions, stays_at, with_values_of
 from kvik_operator.reconcile.types import Observed, RevisionPlan
 from tests.support.fake_cluster import FakeCluster
 from tests.support.pools import KEY, NOW, UID, make_deployment, make_pod, make_pool, terminating
@@ -40,7 +40,8 @@ class History:
         self.stored: dict[str, Object] = {}
 
     def plan(self, observed: Observed, image: EngineImage = OLD) -> RevisionPlan:
-        return plan_revisions(list(self.stored.values()), observed, image)
+        deployed = observed.children.get(ChildKind.DEPLOYMENT)
+        return plan_revisions(list(self.stored.values()), deployed, observed, image)
 
     def go(self, observed: Observed, image: EngineImage = OLD) -> RevisionPlan:
         plan = self.plan(observed, image)
@@ -289,7 +290,7 @@ def test_whatever_is_asked_for_the_revision_in_use_is_stored_last_and_stays(
         assert numbers[plan.use.name] == max(numbers.values())
         assert len(set(numbers.values())) == len(numbers) <= HISTORY
         assert plan.use.image == (
-            image.reference if plan.use.name not in before else before[plan.use.name]["data"]["image"]
+            before[plan.use.name]["data"]["image"] if has_revision(list(before.values()), observed) else image.reference
         )
         assert history.plan(observed, NEW) == RevisionPlan(plan.use)
 

@@ -1,0 +1,180 @@
+"""Upgrades of the operator on a real API server: pods change with their pool's spec, and for no other reason."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support.operator_process import ENGINE_IMAGE
+from tests.support.operator_rig import Rig, eventually, holds
+
+pytestmark = pytest.mark.timeout(180)
+
+OLD = f"{ENGINE_IMAGE}-cpu"
+NEW = "kvik.test/engine:2-cpu"
+UPGRADED = (f"--engine-image-cpu={NEW}", "--image-pull-policy=Always", "--hf-endpoint=https://hub.test")
+"""The flags that a newer chart gives the operator: each of them would render other pods."""
+
+Object = Mapping[str, Any]
+
+
+def engine(rig: Rig) -> Object:
+    """status.engine; empty before it is written."""
+    found: Object = ((rig.pool() or {}).get("status") or {}).get("engine") or {}
+    return found
+
+
+def running(rig: Rig) -> tuple[Any, ...]:
+    """What must stay: the pods themselves, and what the Deployment asks for."""
+    deployment = rig.deployment() or {"metadata": {}, "spec": {}}
+    uids = sorted(pod["metadata"]["uid"] for pod in rig.pods())
+    return uids, deployment["metadata"].get("generation"), deployment["spec"].get("template")
+
+
+def pods_and_template(rig: Rig) -> tuple[Any, ...]:
+    """As `running`, where the Deployment is written once with the same template, which counts as a generation."""
+    replica_sets = rig.kubectl_list("replicasets.apps", "kvik.dev/pool=chat")
+    uids, _, template = running(rig)
+    return uids, template, len(replica_sets)
+
+
+def upgrade(rig: Rig) -> None:
+    """The operator ends and one with another engine starts; returns when it has looked at the pool."""
+    for operator, _ in rig.started:
+        if operator.exit_status() is None:
+            assert operator.terminate() == 0
+    rig.operator(*UPGRADED)
+    eventually("the new operator to tell of its engine", lambda: engine(rig).get("available") == NEW, 30, rig.explain)
+
+
+def settled(rig: Rig) -> None:
+    """A pool of two pods that an operator has brought up, and whose roll is complete."""
+    rig.operator()
+    rig.create(replicas=2)
+    rig.wait_ready()
+    eventually("the roll to be told", lambda: rig.condition("RolloutComplete").get("status") == "True", 30, rig.explain)
+
+
+def stop(rig: Rig) -> None:
+    for operator, _ in rig.started:
+        assert operator.terminate() == 0
+
+
+def rolled_to(rig: Rig, image: str) -> bool:
+    images = {pod["spec"]["containers"][0]["image"] for pod in rig.pods()}
+    return images == {image} and rig.condition("RolloutComplete").get("status") == "True" and rig.ready()
+
+
+def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(operated: Rig) -> None:
+    """kserve PR #5085, odh PR #1435, kthena #1803: an upgrade of the operator restarted everything that served."""
+    rig = operated
+    settled(rig)
+    before = running(rig)
+    upgrade(rig)
+    holds("pods and Deployment stay as they are", lambda: running(rig) == before, 5)
+    assert engine(rig)["image"] == OLD
+
+    # Nor does scaling, for which the Deployment is written.
+    rig.patch({"replicas": 3})
+    eventually("a third pod", lambda: len(rig.pods()) == 3, 30, rig.explain)
+    rig.wait_ready()
+    uids, _, template = running(rig)
+    assert set(before[0]) < set(uids)
+    assert template == before[2]
+
+    (first,) = rig.revisions()
+    rig.patch({"batching": {"maxRequests": 8}})
+    eventually("all pods to run the new engine", lambda: rolled_to(rig, NEW), 60, rig.explain)
+    eventually("the status to say so", lambda: engine(rig).get("image") == NEW, 30, rig.explain)
+    assert "available" not in engine(rig)
+    old, new = rig.revisions()
+    assert old["metadata"]["name"] == first["metadata"]["name"]
+
+    # The old spec again is what ran then, engine and all.
+    rig.patch({"batching": None})
+    eventually("all pods to run the old engine again", lambda: rolled_to(rig, OLD), 60, rig.explain)
+    assert [one["metadata"]["name"] for one in rig.revisions()] == [new["metadata"]["name"], old["metadata"]["name"]]
+    revision = (rig.pool() or {})["status"]["revision"]
+    assert revision["updated"] == old["metadata"]["name"]
+    rig.delete()
+    eventually("no revision to be left", rig.cleared, 30)
+
+
+def test_a_pool_from_before_revisions_is_adopted_without_a_roll(operated: Rig) -> None:
+    rig = operated
+    settled(rig)
+    before = pods_and_template(rig)
+    stop(rig)
+    rig.kubectl("delete", "controllerrevisions.apps", "-lkvik.dev/pool=chat")
+    forgotten = json.dumps({"status": {"revision": None, "engine": None}})
+    rig.kubectl("patch", "inferencepools.kvik.dev/chat", "--subresource=status", "--type=merge", f"--patch={forgotten}")
+    upgrade(rig)
+    holds("pods and template stay as they are", lambda: pods_and_template(rig) == before, 5)
+    (revision,) = rig.revisions()
+    assert revision["data"]["image"] == OLD
+    upgrade(rig)
+    holds("nor does the next operator change them", lambda: pods_and_template(rig) == before, 3)
+    assert [one["metadata"]["name"] for one in rig.revisions()] == [revision["metadata"]["name"]]
+
+
+def test_a_corrupt_revision_is_replaced_without_a_roll(operated: Rig) -> None:
+    """`data` cannot be changed, but its object can be deleted and made anew with other content."""
+    rig = operated
+    settled(rig)
+    before = pods_and_template(rig)
+    stop(rig)
+    (revision,) = rig.revisions()
+    other = forged(revision)
+    with pytest.raises(RuntimeError, match="immutable"):
+        rig.kubectl("replace", "-f", "-", stdin=json.dumps({**other, "metadata": dict(revision["metadata"])}))
+    rig.kubectl("delete", f"controllerrevisions.apps/{revision['metadata']['name']}")
+    rig.kubectl("create", "-f", "-", stdin=json.dumps(other))
+    upgrade(rig)
+    holds("pods and template stay as they are", lambda: pods_and_template(rig) == before, 3)
+    (mended,) = rig.revisions()
+    assert mended["data"]["image"] == OLD
+
+
+def test_somebody_elses_revision_in_the_way_is_told_and_left_alone(operated: Rig) -> None:
+    rig = operated
+    settled(rig)
+    rig.patch({"batching": {"maxRequests": 8}})
+    eventually("the second revision to be rolled out", lambda: arrived(rig, "--max-requests=8"), 60, rig.explain)
+    rig.patch({"batching": None})
+    eventually("the first one to be rolled out again", lambda: arrived(rig, "--max-requests=32"), 60, rig.explain)
+    stop(rig)
+    before = running(rig)
+    second, _ = rig.revisions()
+    name = second["metadata"]["name"]
+    rig.kubectl("delete", f"controllerrevisions.apps/{name}")
+    theirs = {**forged(second), "metadata": {"name": name}, "data": {"of": "somebody else"}}
+    rig.kubectl("create", "-f", "-", stdin=json.dumps(theirs))
+    rig.patch({"batching": {"maxRequests": 8}})
+    rig.operator()
+    eventually("the name to be told", lambda: name in rig.condition("Degraded").get("message", ""), 30, rig.explain)
+    holds("nothing that runs is touched", lambda: running(rig) == before, 3)
+    assert rig.condition("Ready")["status"] == "True"
+    kept = json.loads(rig.kubectl("get", f"controllerrevisions.apps/{name}", "-ojson"))
+    assert (kept["data"], kept["metadata"].get("ownerReferences")) == ({"of": "somebody else"}, None)
+    rig.kubectl("delete", f"controllerrevisions.apps/{name}")
+    eventually("the change to arrive after all", lambda: arrived(rig, "--max-requests=8"), 60, rig.explain)
+
+
+def arrived(rig: Rig, argument: str) -> bool:
+    """All pods have this argument, and the status says that the roll is complete and nothing is wrong."""
+    pods = rig.pods()
+    complete, degraded = rig.condition("RolloutComplete"), rig.condition("Degraded")
+    return (
+        len(pods) == 2
+        and all(argument in pod["spec"]["containers"][0]["args"] for pod in pods)
+        and (complete.get("status"), degraded.get("status")) == ("True", "False")
+        and rig.ready()
+    )
+
+
+def forged(revision: Object) -> dict[str, Any]:
+    """Another object of this name, with our label and other content."""
+    metadata = {"name": revision["metadata"]["name"], "labels": revision["metadata"]["labels"]}
+    data = {**revision["data"], "image": "evil.test/engine:1"}
+    return {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": metadata, "data": data, "revision": 7}
