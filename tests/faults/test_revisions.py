@@ -41,9 +41,8 @@ def pods_and_template(rig: Rig) -> tuple[Any, ...]:
 
 def upgrade(rig: Rig) -> None:
     """The operator ends and one with another engine starts; returns when it has looked at the pool."""
-    for operator, _ in rig.started:
-        if operator.exit_status() is None:
-            assert operator.terminate() == 0
+    stop(rig)
+    forget(rig, "engine")
     rig.operator(*UPGRADED)
     eventually("the new operator to tell of its engine", lambda: engine(rig).get("available") == NEW, 30, rig.explain)
 
@@ -58,7 +57,14 @@ def settled(rig: Rig) -> None:
 
 def stop(rig: Rig) -> None:
     for operator, _ in rig.started:
-        assert operator.terminate() == 0
+        if operator.exit_status() is None:
+            assert operator.terminate() == 0
+
+
+def forget(rig: Rig, *fields: str) -> None:
+    """Take these fields out of the pool's status."""
+    patch = json.dumps({"status": dict.fromkeys(fields)})
+    rig.kubectl("patch", "inferencepools.kvik.dev/chat", "--subresource=status", "--type=merge", f"--patch={patch}")
 
 
 def rolled_to(rig: Rig, image: str) -> bool:
@@ -107,8 +113,7 @@ def test_a_pool_from_before_revisions_is_adopted_without_a_roll(operated: Rig) -
     before = pods_and_template(rig)
     stop(rig)
     rig.kubectl("delete", "controllerrevisions.apps", "-lkvik.dev/pool=chat")
-    forgotten = json.dumps({"status": {"revision": None, "engine": None}})
-    rig.kubectl("patch", "inferencepools.kvik.dev/chat", "--subresource=status", "--type=merge", f"--patch={forgotten}")
+    forget(rig, "revision")
     upgrade(rig)
     holds("pods and template stay as they are", lambda: pods_and_template(rig) == before, 5)
     (revision,) = rig.revisions()
@@ -118,6 +123,7 @@ def test_a_pool_from_before_revisions_is_adopted_without_a_roll(operated: Rig) -
     assert [one["metadata"]["name"] for one in rig.revisions()] == [revision["metadata"]["name"]]
 
 
+@pytest.mark.long
 def test_a_corrupt_revision_is_replaced_without_a_roll(operated: Rig) -> None:
     """`data` cannot be changed, but its object can be deleted and made anew with other content."""
     rig = operated
@@ -136,6 +142,7 @@ def test_a_corrupt_revision_is_replaced_without_a_roll(operated: Rig) -> None:
     assert mended["data"]["image"] == OLD
 
 
+@pytest.mark.long
 def test_somebody_elses_revision_in_the_way_is_told_and_left_alone(operated: Rig) -> None:
     rig = operated
     settled(rig)

@@ -1,1 +1,1 @@
-"""The reconcile flow of one pool: observe -> desired -> apply -> status. Start with reconcile.py."""
+"""The reconcile flow of one pool: observe -> revisions -> desired -> apply -> status. Start with reconcile.py."""
