@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.operator_process import ENGINE_IMAGE
-from tests.support.operator_rig import Rig, eventually, holds
+from tests.support.operator_rig import COLLECTED_WITHIN, Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 OLD = f"{ENGINE_IMAGE}-cpu"
 NEW = "kvik.test/engine:2-cpu"
@@ -104,7 +104,7 @@ def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(op
     revision = (rig.pool() or {})["status"]["revision"]
     assert revision["updated"] == old["metadata"]["name"]
     rig.delete()
-    eventually("no revision to be left", rig.cleared, 30)
+    eventually("no revision to be left", rig.cleared, COLLECTED_WITHIN)
 
 
 def test_a_pool_from_before_revisions_is_adopted_without_a_roll(operated: Rig) -> None:
