@@ -1,8 +1,8 @@
 """The engine's pod template: one pure function of the pool's spec, its effective values and the engine image.
 
-It is rendered once for each revision (reconcile/revisions.py). Neither `replicas` nor `scaling` may change it, else scaling
-would roll the pods (a test holds that). The pod satisfies the "restricted" pod security standard, and nothing in
-`spec.template` can loosen it.
+It is rendered once for each revision (reconcile/revisions.py). Neither `replicas` nor `scaling` may change it, else
+scaling would roll the pods (a test holds that). The pod satisfies the "restricted" pod security standard, and nothing
+in `spec.template` can loosen it.
 """
 
 import math
