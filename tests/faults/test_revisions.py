@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.kubectl import condition as condition_of
 from tests.support.operator_process import ENGINE_IMAGE
 from tests.support.operator_rig import COLLECTED_WITHIN, Rig, eventually, holds
 
@@ -23,6 +24,11 @@ def engine(rig: Rig) -> Object:
     """status.engine; empty before it is written."""
     found: Object = ((rig.pool() or {}).get("status") or {}).get("engine") or {}
     return found
+
+
+def condition(rig: Rig, kind: str) -> Mapping[str, str]:
+    """Of the pool's status; empty before it is written."""
+    return condition_of(rig.pool(), kind) or {}
 
 
 def running(rig: Rig) -> tuple[Any, ...]:
@@ -52,7 +58,9 @@ def settled(rig: Rig) -> None:
     rig.operator()
     rig.create(replicas=2)
     rig.wait_ready()
-    eventually("the roll to be told", lambda: rig.condition("RolloutComplete").get("status") == "True", 30, rig.explain)
+    eventually(
+        "the roll to be told", lambda: condition(rig, "RolloutComplete").get("status") == "True", 30, rig.explain
+    )
 
 
 def stop(rig: Rig) -> None:
@@ -69,7 +77,7 @@ def forget(rig: Rig, *fields: str) -> None:
 
 def rolled_to(rig: Rig, image: str) -> bool:
     images = {pod["spec"]["containers"][0]["image"] for pod in rig.pods()}
-    return images == {image} and rig.condition("RolloutComplete").get("status") == "True" and rig.ready()
+    return images == {image} and condition(rig, "RolloutComplete").get("status") == "True" and rig.ready()
 
 
 def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(operated: Rig) -> None:
@@ -159,9 +167,9 @@ def test_somebody_elses_revision_in_the_way_is_told_and_left_alone(operated: Rig
     rig.kubectl("create", "-f", "-", stdin=json.dumps(theirs))
     rig.patch({"batching": {"maxRequests": 8}})
     rig.operator()
-    eventually("the name to be told", lambda: name in rig.condition("Degraded").get("message", ""), 30, rig.explain)
+    eventually("the name to be told", lambda: name in condition(rig, "Degraded").get("message", ""), 30, rig.explain)
     holds("nothing that runs is touched", lambda: running(rig) == before, 3)
-    assert rig.condition("Ready")["status"] == "True"
+    assert condition(rig, "Ready").get("status") == "True"
     kept = json.loads(rig.kubectl("get", f"controllerrevisions.apps/{name}", "-ojson"))
     assert (kept["data"], kept["metadata"].get("ownerReferences")) == ({"of": "somebody else"}, None)
     rig.kubectl("delete", f"controllerrevisions.apps/{name}")
@@ -171,7 +179,7 @@ def test_somebody_elses_revision_in_the_way_is_told_and_left_alone(operated: Rig
 def arrived(rig: Rig, argument: str) -> bool:
     """All pods have this argument, and the status says that the roll is complete and nothing is wrong."""
     pods = rig.pods()
-    complete, degraded = rig.condition("RolloutComplete"), rig.condition("Degraded")
+    complete, degraded = condition(rig, "RolloutComplete"), condition(rig, "Degraded")
     return (
         len(pods) == 2
         and all(argument in pod["spec"]["containers"][0]["args"] for pod in pods)
