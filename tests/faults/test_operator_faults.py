@@ -219,7 +219,7 @@ class Killer:
             self._operator.process.wait(10)
 
 
-SETTLED_WRITES = 12
+SETTLED_WRITES = 16
 """More writes than the creation of a pool takes; a kill at a write that never comes would test nothing and fails."""
 
 
