@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import add
 
 import numpy as np
 import torch
@@ -15,18 +16,6 @@ from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.runner.rows import RowTable
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
 from kvik_engine.step import Row, RowWork
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What the model takes; tensors on the device."""
-
-    token_ids: Tensor
-    """int64 [tokens]."""
-    positions: Tensor
-    """int64 [tokens]."""
-    attention: Sequence[AttentionBatch]
-    """By KV group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,73 +32,109 @@ class SamplingInputs:
     batch: SamplingBatch
 
 
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What model and sampler take; tensors on the device."""
+
+    token_ids: Tensor
+    """int64 [tokens]."""
+    positions: Tensor
+    """int64 [tokens]."""
+    attention: Sequence[AttentionBatch]
+    """By KV group."""
+    sampling: SamplingInputs | None
+    """None when no row samples: every prompt of the step is still incomplete."""
+
+
 def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[int | None]) -> StepInputs:
     """`works` is not empty; `windows` are those of the KV groups. A row's last sample lies behind its other tokens in
     the same table, so that a work `from_last_sample` is gathered like any other.
 
-    Indices are computed on the host, where small arrays cost little; the device only looks up tokens and tables.
+    Indices are computed on the host, where small arrays cost little, and go to the device in one transfer, before the
+    model: one behind it would wait for it. The device only looks up tokens and tables.
     """
-    device = rows.tokens.device
-    work_rows, starts, lengths, *_ = zip(*works, strict=True)
-    row_ids, first, count = np.array(work_rows), np.array(starts), np.array(lengths)
+    work_rows, starts, lengths, _, _, sampled_rows = zip(*works, strict=True)
+    row_ids, first, count = np.array((work_rows, starts, lengths))
     ends = first + count
     query_starts = np.zeros(len(works) + 1, dtype=np.int64)
     count.cumsum(out=query_starts[1:])
     row_of_token = row_ids.repeat(count)
     positions = np.arange(query_starts[-1]) + (first - query_starts[:-1]).repeat(count)
-    at_places, at_positions, at_rows = _to_device(
-        device, rows.token_places(row_of_token, positions), positions, row_ids
+    sampling = tuple(chain.from_iterable(sampled_rows))
+    samples = np.array(list(map(len, sampled_rows)))
+    known = ends.repeat(samples)
+    last_tokens = query_starts[1:][samples > 0] - 1
+    forks = len(sampling) > len(last_tokens)
+    at_tokens, at_positions, at_rows, at_last, at_source, at_samples, at_starts, at_ends, *at_slots = _to_device(
+        rows.tokens.device,
+        rows.token_places(row_of_token, positions),
+        positions,
+        row_ids,
+        last_tokens,
+        np.arange(len(last_tokens)).repeat(samples[samples > 0]) if forks else _NOTHING,
+        rows.token_places(np.array(sampling), known) if sampling else _NOTHING,
+        query_starts,
+        ends,
+        *rows.slots(row_of_token, positions),
     )
-    on_device = {
-        "query_starts": torch.from_numpy(query_starts.astype(np.int32)).to(device),
-        "seq_lens": torch.from_numpy(ends.astype(np.int32)).to(device),
-    }
-    widest = -(-int(ends.max()) // rows.block_tokens)
-    slots = rows.slots(row_of_token, positions)
     return StepInputs(
-        token_ids=rows.tokens.take(at_places).long(),
+        token_ids=rows.tokens.take(at_tokens).long(),
         positions=at_positions,
-        attention=[
-            AttentionBatch(
-                starts=starts,
-                lengths=lengths,
-                block_tables=table[:, :widest].index_select(0, at_rows),
-                slots=torch.from_numpy(own_slots).to(device),
-                window=window,
-                **on_device,
-            )
-            for table, own_slots, window in zip(rows.block_tables, slots, windows, strict=True)
-        ],
+        attention=_attention(
+            starts, lengths, rows, windows, at_rows=at_rows, query_starts=at_starts, seq_lens=at_ends, slots=at_slots
+        ),
+        sampling=SamplingInputs(
+            last_tokens=at_last,
+            source=at_source if forks else None,
+            rows=sampling,
+            places=at_samples,
+            batch=_sampling_batch(sampling, known, rows),
+        )
+        if sampling
+        else None,
     )
 
 
-def gather_sampling(works: Sequence[RowWork], rows: RowTable) -> SamplingInputs | None:
-    """None when no row samples: every prompt of the step is still incomplete."""
-    _, starts, lengths, _, _, sampled_rows = zip(*works, strict=True)
-    sampling = list(chain.from_iterable(sampled_rows))
-    if not sampling:
-        return None
-    count = np.array(lengths)
-    samples = np.array([len(own) for own in sampled_rows])
-    known = (np.array(starts) + count).repeat(samples)
-    last_tokens = count.cumsum()[samples > 0] - 1
-    source = np.arange(len(last_tokens)).repeat(samples[samples > 0])
-    at_last, at_source, at_places = _to_device(
-        rows.tokens.device, last_tokens, source, rows.token_places(np.array(sampling), known)
-    )
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def _attention(
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    rows: RowTable,
+    windows: Sequence[int | None],
+    *,
+    at_rows: Tensor,
+    query_starts: Tensor,
+    seq_lens: Tensor,
+    slots: Sequence[Tensor],
+) -> Sequence[AttentionBatch]:
+    """By KV group; see AttentionBatch. Tensors are int64 here."""
+    starts32, lens32 = query_starts.int(), seq_lens.int()
+    widest = -(-max(map(add, starts, lengths)) // rows.block_tokens)
+    return [
+        AttentionBatch(
+            starts=starts,
+            lengths=lengths,
+            block_tables=table.narrow(1, 0, widest).index_select(0, at_rows),
+            query_starts=starts32,
+            seq_lens=lens32,
+            slots=own_slots,
+            window=window,
+        )
+        for table, own_slots, window in zip(rows.block_tables, slots, windows, strict=True)
+    ]
+
+
+def _sampling_batch(sampling: Sequence[Row], known: NDArray[np.int64], rows: RowTable) -> SamplingBatch:
+    """`known`: tokens of each of these rows before its sample."""
     states = [rows[row] for row in sampling]
     described = [
         SamplingRow(state.params, state.choice, state.prompt_length, length)
         for state, length in zip(states, known.tolist(), strict=True)
     ]
     penalised = [index for index, state in enumerate(states) if state.penalised]
-    return SamplingInputs(
-        last_tokens=at_last,
-        source=None if len(last_tokens) == len(sampling) else at_source,
-        rows=sampling,
-        places=at_places,
-        batch=SamplingBatch(rows=described, tokens=_tokens_of_penalised(penalised, sampling, described, rows)),
-    )
+    return SamplingBatch(rows=described, tokens=_tokens_of_penalised(penalised, sampling, described, rows))
 
 
 def _tokens_of_penalised(
@@ -117,7 +142,7 @@ def _tokens_of_penalised(
 ) -> Tensor:
     """See SamplingBatch.tokens. `penalised` are indices into the others."""
     if not penalised:
-        return torch.zeros((0, 0), dtype=torch.int64, device=rows.tokens.device)
+        return rows.no_tokens
     at = torch.tensor([sampling[index] for index in penalised]).to(rows.tokens.device)
     return rows.tokens[at, : max(described[index].length for index in penalised)].long()
 

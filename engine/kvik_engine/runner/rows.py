@@ -41,6 +41,7 @@ class RowTable:
     def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, groups: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
         self.tokens = torch.zeros((rows, _spread(max_tokens)), dtype=torch.int32, device=device)
+        self.no_tokens = torch.zeros((0, 0), dtype=torch.int64, device=device)
         self.host_tables = np.zeros((groups, rows, _spread(-(-max_tokens // block_tokens))), dtype=np.int32)
         """By KV group: int32 [rows, blocks]."""
         self._device_tables = torch.zeros(self.host_tables.shape, dtype=torch.int32, device=device)

@@ -13,7 +13,7 @@ from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.dtypes import DTYPES
-from kvik_engine.runner.inputs import SamplingInputs, gather_inputs, gather_sampling
+from kvik_engine.runner.inputs import SamplingInputs, gather_inputs
 from kvik_engine.runner.results import PendingResult
 from kvik_engine.runner.rows import RowTable
 from kvik_engine.runner.swap import HostMemory
@@ -113,9 +113,8 @@ class ModelRunner:
         inputs = gather_inputs(plan.work, rows, cache.layout.windows)
         attention = StepAttention(self._backend, inputs.attention, cache)
         hidden = self._model.forward(inputs.token_ids, inputs.positions, attention)
-        sampling = gather_sampling(plan.work, rows)
-        if sampling is not None:
-            self._sample(hidden, sampling, rows, pending)
+        if inputs.sampling is not None:
+            self._sample(hidden, inputs.sampling, rows, pending)
 
     def _sample(self, hidden: torch.Tensor, inputs: SamplingInputs, rows: RowTable, pending: PendingResult) -> None:
         logits = self._model.logits(hidden.index_select(0, inputs.last_tokens))
