@@ -25,6 +25,11 @@ needs_onednn = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 def weight(rows: int = 160, columns: int = 96) -> Tensor:
     return torch.randn(rows, columns).mul_(columns**-0.5).bfloat16()
 
