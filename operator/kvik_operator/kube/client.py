@@ -28,7 +28,8 @@ from kvik_operator.names import (
 from kvik_operator.reconcile.types import Object, PlannedEvent
 
 MAX_LISTED: Final = 100
-"""ControllerRevisions of one pool: ours are about ten. Should others of that label hide them, the Deployment tells."""
+"""ControllerRevisions with a pool's label: ours are about ten. Where somebody's others hide them, the Deployment still
+says what runs; an old spec is rendered anew then, and the history is not cut."""
 _MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,10 @@
 """Writes what differs, and says what could not be written. Decides nothing about what should be there."""
 
-from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from kvik_operator.errors import ClusterError
 from kvik_operator.names import ANNOTATION_POD_DELETION_COST, ChildKind
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
-from kvik_operator.reconcile.refusals import answered, foreign, going, namespace_goes, passes, problem
+from kvik_operator.reconcile.refusals import answered, foreign, going, namespace_goes, overlook, problem
 from kvik_operator.reconcile.rewritten import Rewritten
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Desired, Object, Observed
 
@@ -68,11 +68,8 @@ async def _mark_victims(cluster: Cluster, observed: Observed, wanted: Desired) -
     for name, cost in wanted.deletion_costs.items():
         try:
             await cluster.annotate_pod(observed.key.namespace, name, {ANNOTATION_POD_DELETION_COST: cost})
-        except (NotFound, Conflict, Refused):
-            continue
-        except Unavailable as error:
-            if passes(error):
-                raise
+        except ClusterError as error:
+            overlook(error)
 
 
 async def _remove(cluster: Cluster, observed: Observed, kind: ChildKind) -> None:

@@ -63,6 +63,6 @@ def needs_fresh_look(observed: Observed, plan: RevisionPlan, wanted: Desired) ->
     return remade or less
 
 
-def engine_image(device: Device, options: ReconcileOptions) -> EngineImage:
+def newest_engine_image(device: Device, options: ReconcileOptions) -> EngineImage:
     reference = options.images.gpu if device is Device.GPU else options.images.cpu
     return EngineImage(reference, options.image_pull_policy, options.hf_endpoint)

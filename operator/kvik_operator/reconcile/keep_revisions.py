@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
+from kvik_operator.errors import ClusterError, Refused
 from kvik_operator.names import ChildKind, PoolKey
 from kvik_operator.objects.pod_template import EngineImage
-from kvik_operator.reconcile.refusals import answered, namespace_goes, passes, problem
+from kvik_operator.reconcile.refusals import answered, namespace_goes, overlook, problem
 from kvik_operator.reconcile.revisions import has_revision, plan_revisions, stays_at
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Observed, Revision, RevisionPlan
 
@@ -62,7 +62,9 @@ class Revisions:
             except ClusterError as error:
                 if namespace_goes(error):
                     return Applied(observed.children, gone=True)
-                return Applied(observed.children, (problem(answered(error)),))
+                if manifest["metadata"]["name"] == plan.use.name:
+                    return Applied(observed.children, (problem(answered(error)),))
+                overlook(error)  # an old one: the pods don't depend on it
         known = self._known.get(observed.key)
         if known is None or known.revision is not plan.use:
             self._known[observed.key] = _Known(observed.pool.uid, plan.use, observed.now)
@@ -77,8 +79,5 @@ class Revisions:
             metadata = obj["metadata"]
             try:
                 await self._cluster.delete_revision(observed.key, metadata["name"], metadata["uid"])
-            except (NotFound, Conflict, Refused):
-                continue
-            except Unavailable as error:
-                if passes(error):
-                    raise
+            except ClusterError as error:
+                overlook(error)

@@ -11,7 +11,7 @@ from typing import Final
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
-from kvik_operator.reconcile.desired import desired, engine_image, needs_fresh_look, wanted_replicas
+from kvik_operator.reconcile.desired import desired, needs_fresh_look, newest_engine_image, wanted_replicas
 from kvik_operator.reconcile.keep_revisions import Revisions
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.pod_state import is_ready, live_pods
@@ -74,7 +74,7 @@ class Reconciler:
             return None
         try:
             observed = observe(key, raw, self._store, self._now())
-            image = engine_image(observed.pool.spec.resources.device, self._options)
+            image = newest_engine_image(observed.pool.spec.resources.device, self._options)
             plan = await self._revisions.plan(observed, image)
             if isinstance(plan, ApplyProblem):
                 return await self._hold(raw, observed, plan)

@@ -21,6 +21,12 @@ def passes(found: ApplyProblem | ClusterError) -> bool:
     return isinstance(found, Conflict) or (isinstance(found, Unavailable) and found.status != 500)
 
 
+def overlook(error: ClusterError) -> None:
+    """For what is done as far as it can be. Raises what the queue should retry: what comes next would fare so too."""
+    if isinstance(error, Unavailable) and passes(error):
+        raise error
+
+
 def problem(found: ApplyProblem | ClusterError) -> ApplyProblem:
     """What a person should read about it. Raises what the queue should retry instead."""
     if isinstance(found, ApplyProblem):

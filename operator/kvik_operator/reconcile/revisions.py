@@ -11,11 +11,11 @@ from typing import Any, Final
 from kvik_operator.crd.conditions import find
 from kvik_operator.names import LABEL_TEMPLATE_HASH, REVISION_KIND, ConditionType, PoolKey, Reason
 from kvik_operator.objects.controller_revision import (
-    asked,
-    asked_by,
     controller_revision,
     effective_of,
     engine_image_of,
+    pod_inputs,
+    pod_inputs_of,
     read_data,
     revision_data,
     revision_name,
@@ -29,6 +29,8 @@ from kvik_operator.reconcile.types import ApplyProblem, Object, Observed, Revisi
 
 HISTORY: Final = 10
 """Revisions kept of a pool, that in use included; those that pods are left of are kept beside them."""
+_HIGHEST: Final = 2**62
+"""The API server has 64 bits for a number, and the next one must fit too."""
 _NOT_APPLIED: Final = frozenset(
     {
         Reason.ACCESS_DENIED,
@@ -96,7 +98,7 @@ def plan_revisions(
 
 def stays_at(revision: Revision, observed: Observed) -> bool:
     """The pool asks for nothing that this revision is not."""
-    return revision.asks_for == asked(observed.pool.spec)
+    return revision.inputs == pod_inputs(observed.pool.spec)
 
 
 def with_values_of(observed: Observed, revision: Revision) -> Observed:
@@ -114,8 +116,8 @@ def _intact(ours: Sequence[Object], observed: Observed) -> list[_Stored]:
 
 def _made_for_it(intact: Sequence[_Stored], observed: Observed) -> _Stored | None:
     """The latest, if there are several."""
-    wanted = asked(observed.pool.spec)
-    made_for_it = [one for one in intact if asked_by(one.data) == wanted]
+    wanted = pod_inputs(observed.pool.spec)
+    made_for_it = [one for one in intact if pod_inputs_of(one.data) == wanted]
     return max(made_for_it, key=lambda one: one.number, default=None)
 
 
@@ -124,32 +126,42 @@ def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed
     made_for_it = _made_for_it(intact, observed)
     if made_for_it is not None:
         return made_for_it.data
-    template = _applied_template(deployed, observed)
+    template = _applied_template(deployed, observed, image)
     if template is None:
         template = pod_template(observed.key, observed.pool.spec, observed.effective, image)
-    return revision_data(observed.raw_spec, observed.effective, template)
+    return revision_data(observed.raw_spec, observed.pool.spec, observed.effective, template)
 
 
-def _applied_template(deployed: Object | None, observed: Observed) -> Object | None:
+def _applied_template(deployed: Object | None, observed: Observed, image: EngineImage) -> Object | None:
     """The Deployment's template, if it is what the present spec was last carried out with: then no revision was stored,
-    by an operator that knew of none, or it was deleted since. A roll would have no reason in the spec."""
-    status = observed.pool.status
+    by an operator that knew of none, or it was deleted since. A roll would have no reason in the spec.
+
+    Status says so, or the template does itself: replicas alone may have changed since status was written.
+    """
     if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
         return None
-    if status.get("observedGeneration") != observed.pool.generation:
+    template: Object = (deployed.get("spec") or {}).get("template") or {}
+    reference, applied_hash = engine_image_of(template), _hash_label(template)
+    if reference is None or applied_hash is None:
         return None
+    rendered = pod_template(observed.key, observed.pool.spec, observed.effective, replace(image, reference=reference))
+    return template if _carried_out(observed) or applied_hash == _hash_label(rendered) else None
+
+
+def _carried_out(observed: Observed) -> bool:
+    """Whether status says that the present spec has reached the Deployment."""
+    status = observed.pool.status
     conditions = status.get("conditions") or ()
     told = [find(conditions, type_) or {} for type_ in (ConditionType.DEGRADED, ConditionType.ROLLOUT_COMPLETE)]
-    if any(condition.get("reason") in _NOT_APPLIED for condition in told):
-        return None
-    template: Object = (deployed.get("spec") or {}).get("template") or {}
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    return template if LABEL_TEMPLATE_HASH in labels and engine_image_of(template) is not None else None
+    refused = any(condition.get("reason") in _NOT_APPLIED for condition in told)
+    return status.get("observedGeneration") == observed.pool.generation and not refused
 
 
 def _read(key: PoolKey, obj: Object) -> _Stored | None:
     data, number = read_data(key, obj), obj.get("revision")
-    return _Stored(obj, data, number) if data is not None and isinstance(number, int) else None
+    if data is None or not isinstance(number, int) or not 0 < number < _HIGHEST:
+        return None
+    return _Stored(obj, data, number)
 
 
 def _number(intact: Sequence[_Stored], name: str) -> int:
@@ -162,7 +174,7 @@ def _number(intact: Sequence[_Stored], name: str) -> int:
 def _revision(name: str, data: Object, observed: Observed) -> Revision:
     return Revision(
         name=name,
-        asks_for=asked(observed.pool.spec),
+        inputs=pod_inputs(observed.pool.spec),
         effective=effective_of(data, observed.effective),
         image=data["image"],
         template=data["template"],
@@ -184,13 +196,15 @@ def _blocked(stored: Sequence[Object], observed: Observed, name: str) -> ApplyPr
 
 def _kept(others: Sequence[_Stored], observed: Observed) -> list[_Stored]:
     """The latest, and those that pods are left of."""
-    running = {(pod["metadata"].get("labels") or {}).get(LABEL_TEMPLATE_HASH) for pod in live_pods(observed.pods)}
+    running = {_hash_label(pod) for pod in live_pods(observed.pods)}
     by_age = sorted(others, key=lambda one: one.number, reverse=True)
-    return by_age[: HISTORY - 1] + [one for one in by_age[HISTORY - 1 :] if _template_hash(one.data) in running]
+    latest, older = by_age[: HISTORY - 1], by_age[HISTORY - 1 :]
+    return latest + [one for one in older if _hash_label(one.data["template"]) in running]
 
 
-def _template_hash(data: Object) -> str | None:
-    labels = (data["template"].get("metadata") or {}).get("labels") or {}
+def _hash_label(pod: Object) -> str | None:
+    """Of a pod or of a pod template."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
     value = labels.get(LABEL_TEMPLATE_HASH)
     return None if value is None else str(value)
 

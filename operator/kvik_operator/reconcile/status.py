@@ -79,7 +79,7 @@ def status_update(
             "conditions": conditions,
             "revision": _revision(in_use, conditions, previous),
             "engine": _engine(in_use, infos, previous),
-            "effective": effective_status(observed.effective),
+            "effective": _effective(in_use, observed, previous),
             "model": _model(infos) or previous.get("model"),
             "startup": slowest_start(ready_pods, reports.infos, observed.effective.startup_timeout)
             or previous.get("startup"),
@@ -138,6 +138,12 @@ def _engine(in_use: InUse | None, infos: Sequence[EngineInfo], previous: Object)
         "version": infos[0].version if infos else known,
         "available": newest if newest != image else None,
     }
+
+
+def _effective(in_use: InUse | None, observed: Observed, previous: Object) -> Json:
+    """The values of what was applied; while nothing can be, those that were told last."""
+    before: Object | None = previous.get("effective")
+    return effective_status(observed.effective) if in_use is not None or before is None else dict(before)
 
 
 def _model(infos: Sequence[EngineInfo]) -> Json | None:

@@ -111,8 +111,8 @@ class Revision:
     """What the pods of one revision of the pool were made from. `name` is its ControllerRevision's."""
 
     name: str
-    asks_for: PoolSpec
-    """Without replicas and scaling, which no pod depends on."""
+    inputs: PoolSpec
+    """Without what no pod depends on."""
     effective: Effective
     """As they were when it was rendered; without scaling."""
     image: str

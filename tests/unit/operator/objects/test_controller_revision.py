@@ -8,10 +8,10 @@ import pytest
 
 from kvik_operator.crd.effective import Effective, effective
 from kvik_operator.objects.controller_revision import (
-    asked,
-    asked_by,
     controller_revision,
     effective_of,
+    pod_inputs,
+    pod_inputs_of,
     read_data,
     revision_data,
     revision_name,
@@ -34,7 +34,7 @@ def values_of(spec: dict[str, Any]) -> Effective:
 
 def data_of(spec: dict[str, Any], image: str = "kvik/engine:1") -> dict[str, Any]:
     template = pod_template(KEY, spec_of(**spec), values_of(spec), EngineImage(image, "IfNotPresent"))
-    return revision_data(spec, values_of(spec), template)
+    return revision_data(spec, spec_of(**spec), values_of(spec), template)
 
 
 def made() -> dict[str, Any]:
@@ -85,13 +85,29 @@ def broken(name: str) -> dict[str, Any]:
             manifest["data"] = {**data, "template": []}
         case "another image":
             manifest["data"] = {**data, "image": "kvik/engine:9"}
+        case "a deep nest":
+            deep: dict[str, Any] = {}
+            for _ in range(5000):
+                deep = {"in": deep}
+            manifest["data"] = {**data, "spec": deep}
+            return manifest
     if name != "other content" and isinstance(manifest.get("data"), dict):
         manifest["metadata"]["name"] = revision_name(KEY, manifest["data"])
     return manifest
 
 
 @pytest.mark.parametrize(
-    "name", ["other content", "no data", "text", "no template", "no engine", "a list for a template", "another image"]
+    "name",
+    [
+        "other content",
+        "no data",
+        "text",
+        "no template",
+        "no engine",
+        "a list for a template",
+        "another image",
+        "a deep nest",
+    ],
 )
 def test_what_is_not_as_it_was_made_is_not_read(name: str) -> None:
     assert read_data(KEY, broken(name)) is None
@@ -100,13 +116,62 @@ def test_what_is_not_as_it_was_made_is_not_read(name: str) -> None:
 def test_a_field_that_is_absent_in_it_means_the_default() -> None:
     """A CRD that adds a field with a default adds it to every stored pool: that must roll none."""
     with_default = {**SPEC, "batching": {}, "resources": {**SPEC["resources"], "limits": {}}}
-    assert asked_by(data_of(SPEC)) == asked(spec_of(**with_default))
-    assert asked_by(data_of(SPEC)) == asked(spec_of(**{**SPEC, "fieldOfANewerVersion": 1}))
-    assert asked_by(data_of(SPEC)) != asked(spec_of(**{**SPEC, "drain": {"timeout": "5s"}}))
+    assert pod_inputs_of(data_of(SPEC)) == pod_inputs(spec_of(**with_default))
+    assert pod_inputs_of(data_of(SPEC)) == pod_inputs(spec_of(**{**SPEC, "fieldOfANewerVersion": 1}))
+    assert pod_inputs_of(data_of(SPEC)) != pod_inputs(spec_of(**{**SPEC, "drain": {"timeout": "5s"}}))
+
+
+def test_what_this_version_does_not_read_is_not_kept_as_if_pods_had_been_made_with_it() -> None:
+    """For a while the old operator leads on the new CRD: what it drops, the new operator must render."""
+    template = {"annotations": {"a": "b"}, "serviceAccountAnnotations": {"cloud": "role"}, "env": [{"name": "A"}]}
+    spec = {**SPEC, "kvCache": {"blockTokens": 32}, "template": template}
+    newer = deepcopy(spec)
+    newer["fieldOfANewerVersion"] = 1
+    newer["kvCache"]["fieldOfANewerVersion"] = {"x": 1}
+    newer["template"]["env"][0]["fieldOfANewerVersion"] = True
+    kept = data_of(newer)["spec"]
+    assert kept == data_of(spec)["spec"]
+    assert kept == {
+        "model": SPEC["model"],
+        "slo": SPEC["slo"],
+        "resources": SPEC["resources"],
+        "kvCache": {"blockTokens": 32},
+        "template": {"annotations": {"a": "b"}, "env": [{"name": "A"}]},
+    }
+
+
+def test_annotations_of_the_service_account_are_no_input_of_pods() -> None:
+    annotated = {**SPEC, "template": {"serviceAccountAnnotations": {"cloud": "role"}}}
+    assert pod_inputs_of(data_of(SPEC)) == pod_inputs(spec_of(**annotated)) == pod_inputs_of(data_of(annotated))
+
+
+def test_what_is_stored_is_read_by_every_later_version() -> None:
+    """Change this only with a reader for what operators have stored before: other names make all revisions corrupt."""
+    data = {
+        "spec": {"model": {"source": SOURCE}, "template": {"env": [{"name": "A", "value": None}]}},
+        "effective": {"drain_timeout": "PT120S", "batching": {"max_requests": 8}},
+        "image": "kvik/engine:1",
+        "template": {"spec": {"containers": [{"name": "engine", "image": "kvik/engine:1"}]}},
+    }
+    stored = {"metadata": {"name": revision_name(KEY, data)}, "data": data, "revision": 1}
+    assert stored["metadata"]["name"] == "chat-28b8d5a23d9968f2"
+    assert read_data(KEY, stored) == data
+    then = effective_of(data, values_of(SPEC))
+    assert (then.drain_timeout, then.batching.max_requests) == (timedelta(seconds=120), 8)
+    assert sorted(data_of(SPEC)["effective"]) == [
+        "batching",
+        "drain_timeout",
+        "kv_cache",
+        "model",
+        "resources",
+        "slo_class",
+        "startup_timeout",
+        "ttft",
+    ]
 
 
 def test_a_spec_that_this_version_cannot_read_asks_for_nothing() -> None:
-    assert asked_by({"spec": {"model": 3}}) is None
+    assert pod_inputs_of({"spec": {"model": 3}}) is None
 
 
 def test_the_values_are_those_of_then() -> None:

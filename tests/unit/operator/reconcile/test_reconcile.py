@@ -567,10 +567,8 @@ async def test_without_the_right_to_keep_revisions_nothing_is_rolled_and_the_sta
     assert operator.cluster.children == before
     assert operator.cluster.condition("Degraded")["reason"] == "AccessDenied"
     assert operator.cluster.condition("Ready")["status"] == "True"
-    assert (operator.cluster.status["revision"], operator.cluster.status["engine"]) == (
-        status["revision"],
-        status["engine"],
-    )
+    for field in ("revision", "engine", "effective"):
+        assert operator.cluster.status[field] == status[field]
     operator.cluster.failures.clear()
     await operator.look()
     assert image(operator) == "kvik/engine:2"
@@ -607,6 +605,22 @@ async def test_a_revision_too_many_that_cannot_be_deleted_keeps_nothing_from_bei
     operator.change(batching={"maxRequests": 13})
     await operator.look()
     assert len(operator.cluster.revisions) == 10
+
+
+async def test_an_old_revision_that_cannot_be_mended_keeps_nothing_from_being_done() -> None:
+    operator = Operator()
+    await operator.settle()
+    (old,) = operator.cluster.revisions
+    operator.change(batching={"maxRequests": 8})
+    await operator.settle()
+    operator.cluster.revisions[old]["metadata"]["ownerReferences"] = []
+    operator.cluster.failures["apply ControllerRevision"] = Refused("apply", 403, "Forbidden", "a webhook says no")
+    operator.restart(engine(1))
+    operator.change(replicas=4)
+    await operator.look()
+    assert "apply ControllerRevision" in operator.cluster.writes()
+    assert operator.replicas() == 4
+    assert operator.cluster.condition("Degraded")["status"] == "False"
 
 
 async def test_no_revision_is_made_for_a_pool_whose_deletion_was_missed() -> None:

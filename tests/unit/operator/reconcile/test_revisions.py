@@ -163,6 +163,12 @@ def test_what_runs_is_no_revision_of_a_spec_that_it_was_not_made_from(status: Ob
     assert History().plan(observed, NEW).use.image == "kvik/engine:2"
 
 
+def test_what_runs_is_the_revision_where_replicas_alone_have_changed_since_status_was_written() -> None:
+    """`kubectl scale` or an HPA, just before the operator is replaced: no reason to roll."""
+    observed = seen(deployment=applied_deployment(), status=told(generation=1), generation=2, replicas=3)
+    assert History().plan(observed, EngineImage("kvik/engine:2", "IfNotPresent")).use.image == "kvik/engine:1"
+
+
 def test_nor_is_the_deployment_of_somebody_else_or_of_an_earlier_pool() -> None:
     foreign, earlier, alien = applied_deployment(), applied_deployment(), applied_deployment()
     foreign["metadata"]["labels"] = {}
@@ -197,10 +203,11 @@ def test_a_corrupt_revision_is_replaced_without_a_roll(data: Any) -> None:
     assert history.plan(seen(), NEW) == RevisionPlan(plan.use)
 
 
-def test_a_revision_with_an_odd_number_is_replaced() -> None:
+@pytest.mark.parametrize("number", [None, "1", 0, -1, 2**63 - 1])
+def test_a_revision_with_an_odd_number_is_replaced(number: object) -> None:
     history = History()
     name = history.go(seen()).use.name
-    history.stored[name]["revision"] = None
+    history.stored[name]["revision"] = number
     assert names(history.go(seen()).delete) == [name]
     assert history.numbers() == {name: 1}
 
