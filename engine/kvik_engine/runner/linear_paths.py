@@ -28,20 +28,23 @@ _GAIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class PathSeconds:
-    """Processor time that the same products took."""
+    """Processor time that the same products took: 0 where its clock ticks too seldom to tell, as under gVisor."""
 
     plain: float
     packed: float
 
     @property
-    def ratio(self) -> float:
-        return self.packed / self.plain
+    def ratio(self) -> float | None:
+        """None where the clock did not tell one of the times."""
+        return self.packed / self.plain if self.plain > 0 and self.packed > 0 else None
 
 
 def packed_pays(measured: Mapping[int, PathSeconds]) -> bool:
     """By row count. A weight is kept in one layout for all row counts, and each of these counts as much as another: a
-    step of one row takes as long for its only client as a step of many for each of theirs."""
-    return math.prod(seconds.ratio for seconds in measured.values()) ** (1 / len(measured)) < _GAIN
+    step of one row takes as long for its only client as a step of many for each of theirs. What was not measured for
+    all of them does not pay."""
+    ratios = [seconds.ratio for seconds in measured.values() if seconds.ratio is not None]
+    return len(ratios) == len(measured) and math.prod(ratios) ** (1 / len(ratios)) < _GAIN
 
 
 def choose_products(dtype: torch.dtype, device: torch.device) -> MakeProduct:
@@ -74,9 +77,13 @@ class MeasuredProducts:
             "linear layers of %d x %d: %s weights; packed ones take %s of the time",
             *weight.shape,
             "packed" if packs else "plain",
-            ", ".join(f"{seconds.ratio:.2f} ({rows} rows)" for rows, seconds in measured.items()),
+            ", ".join(f"{_shown(seconds.ratio)} ({rows} rows)" for rows, seconds in measured.items()),
         )
         return packs
+
+
+def _shown(ratio: float | None) -> str:
+    return "an unknown part" if ratio is None else f"{ratio:.2f}"
 
 
 @torch.inference_mode()
