@@ -11,10 +11,15 @@ from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.embedding import Embedding
 from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.product import PlainProduct, Product
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.parameters import count_parameters
+
+TWICE_BYTES = 128 << 20
+"""A tied weight up to this size may be there twice, packed for the head and as it is for lookups. The head of a large
+vocabulary would take over a gigabyte more, which no plan of the memory expects."""
 
 
 class Layer(Protocol):
@@ -42,14 +47,15 @@ class Decoder:
         self.layers = layers
         self.rotary = rotary
         self.norm = RMSNorm.take(tensors, "model.norm", config.hidden_size, config.norm_eps, above_one=norm_above_one)
-        # A tied weight that the head packs is there twice: lookups need its rows as they are.
         self.head = LanguageHead(
-            tensors.product(
-                self.embedding.weight
-                if config.tie_embeddings
-                else tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size))
-            )
+            self._tied_product(tensors)
+            if config.tie_embeddings
+            else tensors.product(tensors.take("lm_head.weight", (config.vocab_size, config.hidden_size)))
         )
+
+    def _tied_product(self, tensors: TensorSource) -> Product:
+        weight = self.embedding.weight
+        return tensors.product(weight) if weight.nbytes <= TWICE_BYTES else PlainProduct(weight)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
         # Sixty sums go through the residual: in bfloat16 their rounding would be a third of all error in the logits.

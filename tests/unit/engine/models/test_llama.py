@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, Step
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.reference import ReferenceBackend
+from kvik_engine.layers.product import PlainProduct
+from kvik_engine.models import decoder
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.random_weights import RandomTensors
 from kvik_engine.models.read_config import from_hf
@@ -88,6 +90,22 @@ def test_logits_equal_those_of_transformers(tmp_path: Path, trait: Trait, backen
         for prompt, logits in zip(prompts, got, strict=True):
             torch.testing.assert_close(logits, theirs(prompt[None]).logits[0], atol=2e-5, rtol=2e-5)
     assert ours.parameters == sum(parameter.numel() for parameter in theirs.parameters())
+
+
+@pytest.mark.parametrize(("tied", "bound", "made"), [(True, 0, False), (True, 211 * 48 * 2, True), (False, 0, True)])
+def test_a_tied_head_above_a_size_is_never_packed_beside_the_embedding(
+    tied: bool, bound: int, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed, the head of a 4B model with a large vocabulary took 1.3 GB more than `kvik plan` said."""
+    monkeypatch.setattr(decoder, "TWICE_BYTES", bound)
+    shapes: list[tuple[int, ...]] = []
+
+    def make(weight: Tensor) -> PlainProduct:
+        shapes.append(tuple(weight.shape))
+        return PlainProduct(weight)
+
+    build(replace(TINY, tie_embeddings=tied), RandomTensors(0, dtype=torch.bfloat16, device=CPU, product=make))
+    assert ((211, 48) in shapes) is made
 
 
 def test_random_weights_depend_on_seed_and_name_alone() -> None:
