@@ -42,8 +42,9 @@ class ContinuousBatching:
 class StaticBatching:
     """A batch takes what waits when it begins, as far as rows and room go; the next begins when all of it has ended.
 
-    Its prompts may take several steps, and who comes meanwhile waits for the next batch. For comparison only. Rows that
-    ended are not computed on as padding, so it is better here than where it is used.
+    Its prompts may take several steps, and who comes meanwhile waits for the next batch, or takes the place of one that
+    was aborted before it ran: places are counted, not named. For comparison only. Rows that ended are not computed on
+    as padding, so it is better here than where it is used.
     """
 
     def __init__(self) -> None:
