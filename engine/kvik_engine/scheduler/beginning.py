@@ -34,6 +34,7 @@ def begin_step(
     if interactive_first:
         decodes = shares.rows_in_turn(decodes, head, limits.max_requests)
     prefill_cap = limits.chunked_prefill_tokens if decodes else limits.max_batch_tokens
+    prefill_left = min(prefill_cap, limits.max_batch_tokens - len(decodes))
     return PlanBuilder(
         step=step,
         now=now,
@@ -43,6 +44,7 @@ def begin_step(
         prompts=prompts,
         interactive_first=interactive_first,
         tokens_left=limits.max_batch_tokens,
-        prefill_left=min(prefill_cap, limits.max_batch_tokens - len(decodes)),
+        prefill_left=prefill_left,
+        full_chunk=min(limits.chunked_prefill_tokens, prefill_left),
         owed={request: admission.owed(request, kv) for request in prefilling},
     )

@@ -21,6 +21,8 @@ class PlannedStep:
     """Of each work: the one that computes, then the forks that start from it. If it samples, all of them do. A
     preempted branch is not started again before the step is settled."""
     prefill_tokens: int
+    full_of_prefill: bool
+    """The device was kept busy with them (PlanBuilder.full_chunk)."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,8 @@ class PlanBuilder:
     """What is left of maxBatchTokens."""
     prefill_left: int
     """What is left of the prefills' share of it."""
+    full_chunk: int
+    """Prefill tokens that keep the device busy: a chunk, or what decoding rows leave of maxBatchTokens."""
     owed: dict[Request, int]
     """Blocks that admitted requests still need for their known tokens."""
     closed_from: int | None = None
@@ -109,7 +113,8 @@ class PlanBuilder:
         )
 
     def record(self) -> PlannedStep:
-        return PlannedStep(self.step, tuple(self._work), tuple(self._branches), self.prefill_tokens)
+        full = self.prefill_tokens >= self.full_chunk > 0
+        return PlannedStep(self.step, tuple(self._work), tuple(self._branches), self.prefill_tokens, full)
 
 
 def _row(branch: Branch) -> Row:

@@ -65,7 +65,7 @@ class Scheduler:
         self.waiting = state.waiting
         self.running = state.running
         self.prefill_rate = TokenRate()
-        """Of all steps with prompts or recomputation."""
+        """Of steps full of prompts or recomputation: others tell how many came, not how many can be computed."""
         self._served = served
         self._rows = state.rows
         self._limits = limits
@@ -149,7 +149,7 @@ class Scheduler:
     def settle(self, result: StepResult) -> tuple[list[News], int]:
         """Take the results of the oldest planned step. Returns the news and how many prefill tokens the step had."""
         planned = self._in_flight.popleft()
-        if planned.prefill_tokens:
+        if planned.full_of_prefill:
             self.prefill_rate.count(result.seconds, planned.prefill_tokens)
         return settling.settle(self._state, planned, result), planned.prefill_tokens
 

@@ -13,8 +13,8 @@ STRETCH = 2.0
 """A prompt beside which shorter ones are computed gets half of the steps (Scheduler._plan_head) and so takes twice its
 time. Were its delay shorter, those who come later would wait until all of it is computed."""
 FIRST_RATE = 500.0
-"""Prompt tokens a second, while none were measured: of a slow device, since on a quick one short prompts are soon done
-and hold up nobody."""
+"""Prompt tokens a second, before steps full of prompts were measured: of a slow device, since on a quick one short
+prompts are soon done and hold up nobody. Prompts long enough for a delay fill steps, so it is soon known."""
 
 
 def tier_of(tokens: int, chunk: int) -> int:
@@ -25,7 +25,8 @@ def tier_of(tokens: int, chunk: int) -> int:
 
 
 def turn_of(arrival: float, tier: int, tokens: int, rate: float | None) -> float:
-    """`tokens` are to be computed, at `rate` tokens a second if that is known."""
+    """`tokens` are to be computed, at `rate` tokens a second if that is known: what the device computes when it is full
+    of prompts, since what it did on a quiet day would put a long prompt off for minutes."""
     if tier == 0:
         return arrival
     return arrival + max(DELAY_SECONDS[tier], STRETCH * tokens / (rate or FIRST_RATE))

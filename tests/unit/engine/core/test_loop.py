@@ -170,13 +170,13 @@ def test_a_failed_row_leaves_nothing_for_others_to_find() -> None:
 
 def test_the_delay_follows_the_waiting_prompts_and_the_measured_speed() -> None:
     harness = Harness(max_requests=1, max_queued_requests=1, runner=FakeRunner(block_tokens=4, seconds=0.5))
-    harness.submit(1, [1] * 10, max_tokens=30, stop_token_ids=())
+    harness.submit(1, [1] * 16, max_tokens=30, stop_token_ids=())
     harness.step()
     harness.submit(2, [1] * 100)
     harness.submit(3, [1] * 4)
     harness.step()
-    assert harness.core.stats.prefill_tokens_per_second == 20.0
-    assert harness.refused[3].retry_after == pytest.approx(100 / 20.0)
+    assert harness.core.stats.prefill_tokens_per_second == 32.0
+    assert harness.refused[3].retry_after == pytest.approx(100 / 32.0)
     harness.run()
 
 

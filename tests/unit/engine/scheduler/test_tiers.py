@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from kvik_engine.scheduler.tiers import DELAY_SECONDS, FIRST_RATE, STRETCH, tier_of, turn_of
 from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FakeRunner
@@ -72,6 +74,36 @@ def test_on_a_slow_device_a_short_prompt_waits_for_no_long_one_that_began_many_s
         harness.step(seconds=slow.seconds)
     harness.submit(2, [7] * 4, max_tokens=1)
     assert first_token_steps(harness, 2, 1) == [1, 11]
+
+
+def test_chats_with_few_new_tokens_each_do_not_put_a_long_prompt_off_for_minutes() -> None:
+    """They made the rate 100 tokens a second, at which 8,000 tokens get a delay of 160 s."""
+    device = FakeRunner(block_tokens=4, rows=8, seconds=0.05)
+    harness = Harness(blocks=400, chunked_prefill_tokens=128, max_batch_tokens=512, runner=device)
+    shared = [1 + i % 60 for i in range(64)]
+    for request_id in range(40):
+        harness.submit(request_id, [*shared, *[request_id] * 5], max_tokens=1)
+        harness.run()
+    assert harness.scheduler.prefill_rate.tokens_per_second is None
+
+    harness.submit(40, [9], max_tokens=200, stop_token_ids=())
+    harness.step()
+    harness.submit(41, [7 + i % 50 for i in range(800)], max_tokens=1)
+    for _ in range(8):
+        harness.step()
+    assert harness.scheduler.prefill_rate.tokens_per_second == pytest.approx(128 / device.seconds)
+
+
+def test_steps_whose_tokens_are_all_taken_by_decoding_rows_are_not_full_of_prompts() -> None:
+    slow = FakeRunner(block_tokens=4, rows=8, seconds=0.5)
+    harness = Harness(blocks=400, chunked_prefill_tokens=8, max_batch_tokens=8, runner=slow)
+    for request_id in range(8):
+        harness.submit(request_id, [request_id + 1], max_tokens=20, stop_token_ids=())
+    harness.step()
+    known = harness.scheduler.prefill_rate.tokens_per_second
+    for _ in range(10):
+        harness.step()
+    assert known == harness.scheduler.prefill_rate.tokens_per_second == 16
 
 
 def test_what_the_prefix_cache_has_makes_no_prompt_long() -> None:
