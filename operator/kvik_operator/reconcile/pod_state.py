@@ -61,6 +61,12 @@ class PodState:
         return self.phase is Phase.READY
 
 
+def hash_label(pod: Object) -> str | None:
+    """Of a pod, or of a pod template: which rendering it is; None: not of ours."""
+    value = ((pod.get("metadata") or {}).get("labels") or {}).get(LABEL_TEMPLATE_HASH)
+    return None if value is None else str(value)
+
+
 def live_pods(pods: Sequence[Object]) -> list[Object]:
     """Pods that count: neither terminating nor ended (an evicted pod stays listed as Failed)."""
     return [
@@ -88,7 +94,7 @@ def pod_state(pod: Object, now: datetime, patience: Patience) -> PodState:
     return PodState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        template_hash=(metadata.get("labels") or {}).get(LABEL_TEMPLATE_HASH),
+        template_hash=hash_label(pod),
         phase=phase,
         problem=problem,
     )

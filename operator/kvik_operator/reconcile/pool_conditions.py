@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvik_operator.crd.conditions import Condition
-from kvik_operator.names import ENGINE_REASONS, LABEL_TEMPLATE_HASH, ChildKind, ConditionType, Reason
-from kvik_operator.reconcile.pod_state import Phase, PodState, Problem
+from kvik_operator.names import ENGINE_REASONS, ChildKind, ConditionType, Reason
+from kvik_operator.reconcile.pod_state import Phase, PodState, Problem, hash_label
 from kvik_operator.reconcile.types import Applied, EngineInfo, Object, Observed, ScalingReport
 
 _BY_URGENCY: Final = (
@@ -206,9 +206,7 @@ def _deployment_condition(deployed: Object | None, type_: str) -> Object | None:
 
 def template_hash(deployed: Object | None) -> str | None:
     """Of the pods that the Deployment makes now; None: there is no Deployment, or it has no template of ours."""
-    template = ((deployed or {}).get("spec") or {}).get("template") or {}
-    value = ((template.get("metadata") or {}).get("labels") or {}).get(LABEL_TEMPLATE_HASH)
-    return None if value is None else str(value)
+    return hash_label(((deployed or {}).get("spec") or {}).get("template") or {})
 
 
 def _model_differs(infos: Sequence[EngineInfo]) -> str | None:

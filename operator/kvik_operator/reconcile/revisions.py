@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvik_operator.crd.conditions import find
-from kvik_operator.names import LABEL_TEMPLATE_HASH, REVISION_KIND, ConditionType, PoolKey, Reason
+from kvik_operator.names import REVISION_KIND, ConditionType, PoolKey, Reason
 from kvik_operator.objects.controller_revision import (
     controller_revision,
     effective_of,
@@ -23,7 +23,7 @@ from kvik_operator.objects.controller_revision import (
 from kvik_operator.objects.pod_template import EngineImage, pod_template
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
-from kvik_operator.reconcile.pod_state import live_pods
+from kvik_operator.reconcile.pod_state import hash_label, live_pods
 from kvik_operator.reconcile.refusals import foreign, going
 from kvik_operator.reconcile.types import ApplyProblem, Object, Observed, Revision, RevisionPlan
 
@@ -141,11 +141,13 @@ def _applied_template(deployed: Object | None, observed: Observed, image: Engine
     if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
         return None
     template: Object = (deployed.get("spec") or {}).get("template") or {}
-    reference, applied_hash = engine_image_of(template), _hash_label(template)
+    reference, applied_hash = engine_image_of(template), hash_label(template)
     if reference is None or applied_hash is None:
         return None
+    if _carried_out(observed):
+        return template
     rendered = pod_template(observed.key, observed.pool.spec, observed.effective, replace(image, reference=reference))
-    return template if _carried_out(observed) or applied_hash == _hash_label(rendered) else None
+    return template if applied_hash == hash_label(rendered) else None
 
 
 def _carried_out(observed: Observed) -> bool:
@@ -196,17 +198,10 @@ def _blocked(stored: Sequence[Object], observed: Observed, name: str) -> ApplyPr
 
 def _kept(others: Sequence[_Stored], observed: Observed) -> list[_Stored]:
     """The latest, and those that pods are left of."""
-    running = {_hash_label(pod) for pod in live_pods(observed.pods)}
+    running = {hash_label(pod) for pod in live_pods(observed.pods)}
     by_age = sorted(others, key=lambda one: one.number, reverse=True)
     latest, older = by_age[: HISTORY - 1], by_age[HISTORY - 1 :]
-    return latest + [one for one in older if _hash_label(one.data["template"]) in running]
-
-
-def _hash_label(pod: Object) -> str | None:
-    """Of a pod or of a pod template."""
-    labels = (pod.get("metadata") or {}).get("labels") or {}
-    value = labels.get(LABEL_TEMPLATE_HASH)
-    return None if value is None else str(value)
+    return latest + [one for one in older if hash_label(one.data["template"]) in running]
 
 
 def _is_there(present: Mapping[str, Object], manifest: Mapping[str, Any]) -> bool:
