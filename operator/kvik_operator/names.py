@@ -148,6 +148,8 @@ class Reason(StrEnum):
     CONTESTED = "Contested"
     # Pods disagree.
     MODEL_DIFFERS = "ModelDiffers"
+    # The pool asks for what its engine does not have.
+    ENGINE_TOO_OLD = "EngineTooOld"
 
 
 ENGINE_REASONS: Final[frozenset[Reason]] = frozenset(

@@ -12,7 +12,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from kvik_operator.names import ChildKind, PoolKey, Reason
-from kvik_operator.objects.pod_template import EngineImage
+from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import plan_revisions
 from kvik_operator.reconcile.status import InUse, Reports, status_update

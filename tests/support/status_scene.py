@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from kvik_operator.names import ChildKind, Reason
-from kvik_operator.objects.pod_template import EngineImage
+from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import plan_revisions
 from kvik_operator.reconcile.status import InUse, Reports, status_update
@@ -29,7 +29,7 @@ class Scene:
         self.problems: tuple[ApplyProblem, ...] = ()
         self.infos: dict[str, EngineInfo] = {}
         self.scaling: ScalingReport | None = None
-        self.image = self.newest_image = "kvik/engine:1"
+        self.image = self.configured_image = "kvik/engine:1"
 
     def look(self, seconds: float = 0) -> StatusUpdate:
         pool = self.cluster.stored_pool
@@ -43,7 +43,7 @@ class Scene:
             self.wanted,
             Applied(children, self.problems),
             Reports(self.infos, self.scaling),
-            InUse(revision, self.newest_image),
+            InUse(revision, self.configured_image),
         )
         pool["status"] = merged(pool.get("status") or {}, update.patch)
         return update

@@ -65,6 +65,10 @@ class Model(_Base, frozen=True):
     max_context_tokens: int | None = None
 
 
+class Engine(_Base, frozen=True):
+    version: str | None = None
+
+
 class Slo(_Base, frozen=True):
     class_: SloClass = msgspec.field(default=SloClass.BALANCED, name="class")
     ttft: str | None = None
@@ -143,6 +147,7 @@ class Template(_Base, frozen=True):
 
 class PoolSpec(_Base, frozen=True):
     model: Model
+    engine: Engine = Engine()
     slo: Slo = Slo()
     batching: Batching = Batching()
     kv_cache: KvCache = KvCache()

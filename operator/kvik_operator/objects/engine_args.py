@@ -1,14 +1,17 @@
 """The command lines of the containers: a flag for what the pool says explicitly and for what its class decides.
 
-The engine's own defaults are left to the engine, so that they may differ between its versions. docs/contract.md lists
-every flag.
+The engine's own defaults are left to the engine, so that they may differ between its versions, and a flag that its
+version does not have is left out (engine_flags.py). docs/contract.md lists every flag.
 """
 
 import math
+from collections.abc import Mapping
 
 from kvik_operator.crd.effective import Effective
+from kvik_operator.crd.engine_version import Version
 from kvik_operator.crd.inferencepool import PoolSpec, PrefixCache
 from kvik_operator.crd.quantities import format_duration, parse_quantity
+from kvik_operator.objects.engine_flags import MODEL_PULL, SERVE, Flag, knows
 from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
 
 _PREFIX_CACHES = {
@@ -19,8 +22,8 @@ _PREFIX_CACHES = {
 }
 
 
-def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> list[str]:
-    """`serve SOURCE --flag=value ...` of the engine container."""
+def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource, engine: Version | None) -> list[str]:
+    """`serve SOURCE --flag=value ...` of the engine container, for an engine of this version (None: not known)."""
     batching, model, kv = effective.batching, spec.model, spec.kv_cache
     preemption = spec.batching.preemption
     flags: dict[str, str | int | float | None] = {
@@ -45,26 +48,24 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource) -> lis
         "drain-timeout": format_duration(effective.drain_timeout),
         "startup-timeout": format_duration(effective.startup_timeout),
     }
-    return [
-        "serve",
-        literal(source.serve),
-        *(f"--{name}={value}" for name, value in flags.items() if value is not None),
-    ]
+    return ["serve", literal(source.serve), *_known(flags, SERVE, engine)]
 
 
-def pull_args(spec: PoolSpec, source: str, token_file: str | None) -> list[str]:
-    """`model pull SOURCE --to=... ` of the container that fetches the model."""
-    args = ["model", "pull", literal(source), f"--to={FETCHED_PATH}"]
-    if spec.model.digest is not None:
-        args.append(f"--digest={spec.model.digest}")
-    if token_file is not None:
-        args.append(f"--token-file={token_file}")
-    return args
+def pull_args(spec: PoolSpec, source: str, token_file: str | None, engine: Version | None) -> list[str]:
+    """`model pull SOURCE --to=... ` of the container that fetches the model, for an engine of this version."""
+    flags = {"to": FETCHED_PATH, "digest": spec.model.digest, "token-file": token_file}
+    return ["model", "pull", literal(source), *_known(flags, MODEL_PULL, engine)]
 
 
 def literal(text: str) -> str:
     """The kubelet expands `$(NAME)` in arguments and variables; doubled, it stays what the user wrote."""
     return text.replace("$(", "$$(")
+
+
+def _known(
+    values: Mapping[str, str | int | float | None], table: Mapping[str, Flag], engine: Version | None
+) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items() if value is not None and knows(engine, table[name])]
 
 
 def _bytes(quantity: str | None) -> int | None:

@@ -6,7 +6,6 @@ in `spec.template` can loosen it.
 """
 
 import math
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from kvik_operator.names import (
     child_name,
 )
 from kvik_operator.objects.engine_args import literal, pull_args, serve_args
+from kvik_operator.objects.engine_image import EngineImage, version_of
 from kvik_operator.objects.metadata import Json, digest, labels, selector
 from kvik_operator.objects.model_source import ModelSource, model_source
 
@@ -41,15 +41,6 @@ EXIT_MARGIN: Final = timedelta(seconds=10)
 _WRITABLE: Final = {"tmp": "/tmp", "home": HOME, "cache": CACHE, "shm": "/dev/shm"}
 _PROBE_TIMEOUT: Final = 3
 _STARTUP_PERIOD: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class EngineImage:
-    """`pull_policy` is Kubernetes' imagePullPolicy; `hf_endpoint` the hub mirror to fetch models from, if any."""
-
-    reference: str
-    pull_policy: str
-    hf_endpoint: str | None = None
 
 
 def pod_template(key: PoolKey, spec: PoolSpec, effective: Effective, image: EngineImage) -> Json:
@@ -89,7 +80,7 @@ def _engine_container(spec: PoolSpec, effective: Effective, image: EngineImage, 
         "name": CONTAINER_ENGINE,
         "image": image.reference,
         "imagePullPolicy": image.pull_policy,
-        "args": serve_args(spec, effective, source),
+        "args": serve_args(spec, effective, source, version_of(image.reference)),
         "env": [*_cache_env(), *_user_env(spec)],
         "ports": [
             {"name": PORT_NAME_HTTP, "containerPort": PORT_HTTP, "protocol": "TCP"},
@@ -116,11 +107,12 @@ def _model_container(spec: PoolSpec, effective: Effective, image: EngineImage, s
         mounts.append({"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True})
     hub = [] if image.hf_endpoint is None else [{"name": "HF_ENDPOINT", "value": literal(image.hf_endpoint)}]
     resources = {"requests": dict(effective.resources.requests), "limits": dict(effective.resources.limits)}
+    token_file = f"{TOKEN_DIR}/{TOKEN_KEY}" if with_token else None
     return {
         "name": CONTAINER_MODEL,
         "image": image.reference,
         "imagePullPolicy": image.pull_policy,
-        "args": pull_args(spec, source, f"{TOKEN_DIR}/{TOKEN_KEY}" if with_token else None),
+        "args": pull_args(spec, source, token_file, version_of(image.reference)),
         "env": [*_cache_env(), *hub, *_user_env(spec)],
         "resources": resources,
         "securityContext": _container_security(),

@@ -7,7 +7,7 @@ from kvik_operator.names import ChildKind
 from kvik_operator.objects.deployment import deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.network_policy import network_policy
-from kvik_operator.objects.pod_template import EngineImage
+from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
 from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions, Revision, RevisionPlan
@@ -63,6 +63,7 @@ def needs_fresh_look(observed: Observed, plan: RevisionPlan, wanted: Desired) ->
     return remade or less
 
 
-def newest_engine_image(device: Device, options: ReconcileOptions) -> EngineImage:
+def configured_engine(device: Device, options: ReconcileOptions) -> EngineImage:
+    """The engine that the operator brings, at its own version."""
     reference = options.images.gpu if device is Device.GPU else options.images.cpu
     return EngineImage(reference, options.image_pull_policy, options.hf_endpoint)

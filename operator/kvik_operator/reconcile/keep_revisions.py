@@ -10,7 +10,7 @@ from typing import Final
 
 from kvik_operator.errors import ClusterError, Refused
 from kvik_operator.names import ChildKind, PoolKey
-from kvik_operator.objects.pod_template import EngineImage
+from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.reconcile.refusals import answered, namespace_goes, overlook, problem
 from kvik_operator.reconcile.revisions import has_revision, plan_revisions, stays_at
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Observed, Revision, RevisionPlan
@@ -33,8 +33,8 @@ class Revisions:
         self._cluster = cluster
         self._known: dict[PoolKey, _Known] = {}
 
-    async def plan(self, observed: Observed, image: EngineImage) -> RevisionPlan | ApplyProblem:
-        """`image` is what a new revision runs. A problem: they may not be listed. Raises PoolError as rendering."""
+    async def plan(self, observed: Observed, configured: EngineImage) -> RevisionPlan | ApplyProblem:
+        """`configured` is the operator's engine. A problem: they may not be listed. Raises PoolError as rendering."""
         known = self._known.get(observed.key)
         if (
             known is not None
@@ -49,7 +49,7 @@ class Revisions:
                 deployed = await self._cluster.read_child(ChildKind.DEPLOYMENT, observed.key)
         except Refused as error:
             return problem(error)
-        return plan_revisions(stored, deployed, observed, image)
+        return plan_revisions(stored, deployed, observed, configured)
 
     async def keep(self, observed: Observed, plan: RevisionPlan) -> Applied | None:
         """None: the revision in use is stored, so its template may be applied. Raises what the queue should retry."""

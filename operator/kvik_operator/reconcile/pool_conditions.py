@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvik_operator.crd.conditions import Condition
+from kvik_operator.crd.engine_version import Version
 from kvik_operator.names import ENGINE_REASONS, ChildKind, ConditionType, Reason
+from kvik_operator.objects.engine_flags import TooOld
 from kvik_operator.reconcile.pod_state import Phase, PodState, Problem, hash_label
 from kvik_operator.reconcile.types import Applied, EngineInfo, Object, Observed, ScalingReport
 
@@ -34,6 +36,22 @@ _ON_THE_WAY: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTooOld:
+    """Fields that the pool sets and its engine does not have, so that they are not in effect."""
+
+    engine: Version
+    fields: tuple[TooOld, ...]
+
+    def __str__(self) -> str:
+        needed = max(one.since for one in self.fields)
+        wants = ", ".join(f"{one.field} needs engine {one.since}" for one in self.fields)
+        return (
+            f"{wants}; the pool runs {self.engine}, without: set spec.engine.version to {needed} or later, "
+            "or leave the field out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What the conditions are decided from."""
 
@@ -46,6 +64,7 @@ class Findings:
     applied: Applied
     scaling: ScalingReport | None
     observed: Observed
+    too_old: EngineTooOld | None = None
 
     @property
     def ready(self) -> int:
@@ -153,6 +172,8 @@ def _degraded(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.DEGRADED
     if problem is not None and problem.reason is not Reason.STARTING:
         return Condition(type_, "True", problem.reason, problem.message)
+    if findings.too_old is not None:
+        return Condition(type_, "True", Reason.ENGINE_TOO_OLD, str(findings.too_old))
     differs = _model_differs(findings.infos)
     if differs is not None:
         return Condition(type_, "True", Reason.MODEL_DIFFERS, differs)

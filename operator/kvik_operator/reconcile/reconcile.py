@@ -11,7 +11,7 @@ from typing import Final
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
-from kvik_operator.reconcile.desired import desired, needs_fresh_look, newest_engine_image, wanted_replicas
+from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.keep_revisions import Revisions
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.pod_state import is_ready, live_pods
@@ -74,8 +74,8 @@ class Reconciler:
             return None
         try:
             observed = observe(key, raw, self._store, self._now())
-            image = newest_engine_image(observed.pool.spec.resources.device, self._options)
-            plan = await self._revisions.plan(observed, image)
+            configured = configured_engine(observed.pool.spec.resources.device, self._options)
+            plan = await self._revisions.plan(observed, configured)
             if isinstance(plan, ApplyProblem):
                 return await self._hold(raw, observed, plan)
             observed = with_values_of(observed, plan.use)
@@ -90,7 +90,7 @@ class Reconciler:
         if applied.gone:
             self._forget(key)
             return None
-        run = None if held else InUse(plan.use, image.reference)
+        run = None if held else InUse(plan.use, configured.reference)
         update = status_update(observed, wanted.replicas, applied, self._reports(observed), run)
         return await self._write_status(key, raw, update, _next_look(applied, observed, wanted))
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from kvik_operator.crd.conditions import find
+from kvik_operator.crd.inferencepool import Engine, PoolSpec
 from kvik_operator.names import REVISION_KIND, ConditionType, PoolKey, Reason
 from kvik_operator.objects.controller_revision import (
     controller_revision,
@@ -20,9 +23,11 @@ from kvik_operator.objects.controller_revision import (
     revision_data,
     revision_name,
 )
-from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.objects.engine_image import EngineImage
+from kvik_operator.objects.pod_template import pod_template
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
+from kvik_operator.reconcile.engine_choice import choose_engine
 from kvik_operator.reconcile.pod_state import hash_label, live_pods
 from kvik_operator.reconcile.refusals import foreign, going
 from kvik_operator.reconcile.types import ApplyProblem, Object, Observed, Revision, RevisionPlan
@@ -63,9 +68,10 @@ def has_revision(stored: Sequence[Object], observed: Observed) -> bool:
 
 
 def plan_revisions(
-    stored: Sequence[Object], deployed: Object | None, observed: Observed, image: EngineImage
+    stored: Sequence[Object], deployed: Object | None, observed: Observed, configured: EngineImage
 ) -> RevisionPlan:
-    """`stored` are all with the pool's label, `image` what a new revision runs. Raises PoolError as rendering does.
+    """`stored` are all with the pool's label, `configured` is the operator's engine for the pool's device.
+    Raises PoolError as rendering and the choice of an engine do.
 
     `deployed` is what has the name of the pool's Deployment, read past the cache unless there `has_revision`: an
     operator that has just started has not heard of it yet.
@@ -73,7 +79,7 @@ def plan_revisions(
     key, uid = observed.key, observed.pool.uid
     ours = _ours(stored, observed)
     intact = _intact(ours, observed)
-    data = _data(intact, deployed, observed, image)
+    data = _data(intact, deployed, observed, configured)
     name = revision_name(key, data)
     number = _number(intact, name)
     use = _revision(name, data, observed)
@@ -121,33 +127,58 @@ def _made_for_it(intact: Sequence[_Stored], observed: Observed) -> _Stored | Non
     return max(made_for_it, key=lambda one: one.number, default=None)
 
 
-def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed, image: EngineImage) -> Object:
-    """What the revision in use holds: as stored, else as the Deployment has it, else rendered now."""
+def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed, configured: EngineImage) -> Object:
+    """What the revision in use holds: as stored, else as the Deployment or the one before has it, else rendered now."""
     made_for_it = _made_for_it(intact, observed)
     if made_for_it is not None:
         return made_for_it.data
-    template = _applied_template(deployed, observed, image)
-    if template is None:
-        template = pod_template(observed.key, observed.pool.spec, observed.effective, image)
+    before = max(intact, key=lambda one: one.number, default=None)
+    ran = _deployed_template(deployed, observed)
+    running = before.data["image"] if before is not None else engine_image_of(ran)
+    image = choose_engine(observed.pool.spec, configured, running)
+    template = (
+        _applied_template(ran, observed, image)
+        or _template_before(before, observed, image)
+        or pod_template(observed.key, observed.pool.spec, observed.effective, image)
+    )
     return revision_data(observed.raw_spec, observed.pool.spec, observed.effective, template)
 
 
-def _applied_template(deployed: Object | None, observed: Observed, image: EngineImage) -> Object | None:
+def _template_before(before: _Stored | None, observed: Observed, image: EngineImage) -> Object | None:
+    """That of the revision in use until now, if the pool only says what it already runs: no reason to roll."""
+    if before is None or before.data["image"] != image.reference:
+        return None
+    inputs = pod_inputs_of(before.data)
+    same = inputs is not None and _unnamed(inputs) == _unnamed(pod_inputs(observed.pool.spec))
+    template: Object = before.data["template"]
+    return template if same else None
+
+
+def _unnamed(inputs: PoolSpec) -> PoolSpec:
+    return msgspec.structs.replace(inputs, engine=Engine())
+
+
+def _deployed_template(deployed: Object | None, observed: Observed) -> Object | None:
+    """None: there is no Deployment, or it is not this pool's, or it has no engine of ours."""
+    if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
+        return None
+    template: Object = (deployed.get("spec") or {}).get("template") or {}
+    return None if engine_image_of(template) is None or hash_label(template) is None else template
+
+
+def _applied_template(ran: Object | None, observed: Observed, image: EngineImage) -> Object | None:
     """The Deployment's template, if it is what the present spec was last carried out with: then no revision was stored,
     by an operator that knew of none, or it was deleted since. A roll would have no reason in the spec.
 
     Status says so, or the template does itself: replicas alone may have changed since status was written.
     """
-    if deployed is None or claim(deployed, observed.key, observed.pool.uid) is not Claim.OURS:
+    if ran is None or _carried_out(observed):
+        return ran
+    reference = engine_image_of(ran)
+    if reference is None or (observed.pool.spec.engine.version is not None and reference != image.reference):
         return None
-    template: Object = (deployed.get("spec") or {}).get("template") or {}
-    reference, applied_hash = engine_image_of(template), hash_label(template)
-    if reference is None or applied_hash is None:
-        return None
-    if _carried_out(observed):
-        return template
     rendered = pod_template(observed.key, observed.pool.spec, observed.effective, replace(image, reference=reference))
-    return template if applied_hash == hash_label(rendered) else None
+    return ran if hash_label(ran) == hash_label(rendered) else None
 
 
 def _carried_out(observed: Observed) -> bool:

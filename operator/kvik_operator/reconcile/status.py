@@ -8,11 +8,14 @@ from typing import Any, Final, Literal
 from kvik_operator.crd.conditions import Condition, find, timestamp, to_api
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
+from kvik_operator.objects.engine_flags import too_old_for
+from kvik_operator.objects.engine_image import version_of
 from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.effective_status import effective_status, prune
+from kvik_operator.reconcile.engine_choice import newer_engine
 from kvik_operator.reconcile.pod_state import Patience, PodState, is_ready, live_pods, pod_state
-from kvik_operator.reconcile.pool_conditions import Findings, pool_conditions, template_hash
+from kvik_operator.reconcile.pool_conditions import EngineTooOld, Findings, pool_conditions, template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
     Applied,
@@ -46,10 +49,10 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """The revision that was applied, and the engine image that a new one would run."""
+    """The revision that was applied, and the engine image that the operator brings."""
 
     revision: Revision
-    newest_image: str
+    configured_image: str
 
 
 def status_update(
@@ -67,7 +70,7 @@ def status_update(
         if state.ready and newest in (None, state.template_hash)  # an older pod may serve another model
     ]
     infos = [info for pod in ready_pods if (info := reports.infos.get(pod["metadata"].get("uid", ""))) is not None]
-    findings = Findings(wanted, states, infos, applied, reports.scaling, observed)
+    findings = Findings(wanted, states, infos, applied, reports.scaling, observed, _too_old(in_use, observed))
     previous = observed.pool.status
     conditions = to_api(
         pool_conditions(findings), previous.get("conditions") or (), observed.pool.generation, observed.now
@@ -127,17 +130,25 @@ def _revision(in_use: InUse | None, conditions: Sequence[Object], previous: Obje
 
 
 def _engine(in_use: InUse | None, infos: Sequence[EngineInfo], previous: Object) -> Json | None:
-    """The version is what ready pods say; while none is ready, what the last ones of this image said."""
+    """The version is what ready pods say; while none is ready, what the last ones of this image said, or its tag."""
     before: Object = previous.get("engine") or {}
     if in_use is None:
         return dict(before) or None
-    image, newest = in_use.revision.image, in_use.newest_image
+    image, tag = in_use.revision.image, version_of(in_use.revision.image)
     known = before.get("version") if before.get("image") == image else None
+    said = infos[0].version if infos else known
     return {
         "image": image,
-        "version": infos[0].version if infos else known,
-        "available": newest if newest != image else None,
+        "version": said or (None if tag is None else str(tag)),
+        "available": newer_engine(image, in_use.configured_image),
     }
+
+
+def _too_old(in_use: InUse | None, observed: Observed) -> EngineTooOld | None:
+    """What the pool sets and the engine of its revision does not have."""
+    version = None if in_use is None else version_of(in_use.revision.image)
+    fields = too_old_for(observed.pool.spec, version)
+    return EngineTooOld(version, tuple(fields)) if version is not None and fields else None
 
 
 def _effective(in_use: InUse | None, observed: Observed, previous: Object) -> Json:

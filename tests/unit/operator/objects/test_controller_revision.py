@@ -16,7 +16,8 @@ from kvik_operator.objects.controller_revision import (
     revision_data,
     revision_name,
 )
-from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.objects.engine_image import EngineImage
+from kvik_operator.objects.pod_template import pod_template
 from tests.support.pools import KEY, SOURCE, UID, spec_of
 
 SPEC: dict[str, Any] = {

@@ -14,7 +14,8 @@ from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool, PoolSpec
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, PoolKey
-from kvik_operator.objects.pod_template import EngineImage, pod_template
+from kvik_operator.objects.engine_image import EngineImage
+from kvik_operator.objects.pod_template import pod_template
 from tests.support.pools import KEY, SOURCE, make_pool, spec_of
 
 ROOT = Path(__file__).resolve().parents[4]

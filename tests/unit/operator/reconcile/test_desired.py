@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import ChildKind
-from kvik_operator.reconcile.desired import desired, needs_fresh_look, newest_engine_image, wanted_replicas
+from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import plan_revisions
 from kvik_operator.reconcile.types import (
@@ -38,7 +38,7 @@ def desired_of(observed: Observed, options: ReconcileOptions = OPTIONS, **in_fli
 
 def plan_of(observed: Observed, options: ReconcileOptions = OPTIONS) -> RevisionPlan:
     """As of a pool that has no revision yet."""
-    return plan_revisions((), None, observed, newest_engine_image(observed.pool.spec.resources.device, options))
+    return plan_revisions((), None, observed, configured_engine(observed.pool.spec.resources.device, options))
 
 
 def manifest(wanted: Desired, kind: ChildKind) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, ChildKind, Reason
 from kvik_operator.objects.controller_revision import controller_revision
-from kvik_operator.objects.pod_template import EngineImage
+from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import HISTORY, has_revision, plan_revisions, stays_at, with_values_of
 from kvik_operator.reconcile.types import Observed, RevisionPlan
