@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from kvik_engine.cli.option_rules import check_options
 from kvik_engine.cli.serve_options import read_options
 from kvik_engine.errors import StartError, StartReason
 from kvik_operator.crd.effective import effective
+from kvik_operator.crd.engine_version import Version
 from kvik_operator.crd.inferencepool import PoolSpec
 from kvik_operator.names import ENGINE_REASONS, Reason
 from kvik_operator.objects.engine_args import pull_args, serve_args
+from kvik_operator.objects.engine_flags import MODEL_PULL, SERVE, Flag
 from kvik_operator.objects.model_source import model_source
 from kvik_operator.reconcile.pod_state import engine_reason
 from tests.support.pools import SOURCE, spec_of
@@ -52,7 +55,7 @@ SWAP_SPACE = {"swapSpace": "1Gi"}
 
 def engine_reads(spec: PoolSpec) -> dict[str, Any]:
     """The operator's command line, as the engine understands and accepts it. StartError names what it does not."""
-    args = serve_args(spec, effective(spec, "chat"), model_source(spec.model.source))
+    args = serve_args(spec, effective(spec, "chat"), model_source(spec.model.source), None)
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     serve.add_arguments(parser)
     flags = vars(parser.parse_args(args[1:]))
@@ -86,14 +89,60 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
     }
 
 
-def test_the_contract_lists_every_flag_that_the_operator_sets() -> None:
-    args = serve_args(spec_of(**EVERYTHING), effective(spec_of(**EVERYTHING), "chat"), model_source(SOURCE))
+def documented_flags(command: str) -> dict[str, str]:
+    """The contract's table of one command: flag, without dashes, to the version that brought it."""
+    table = CONTRACT.partition(f"| Flag of `{command}` |")[2].partition("\n\n")[0]
+    return dict(re.findall(r"^\| `--([a-z-]+)` \|.*\| (\S+) \|$", table, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("command", "of_operator", "of_engine"),
+    [("kvik serve", SERVE, serve), ("kvik model pull", MODEL_PULL, model)],
+    ids=["serve", "model pull"],
+)
+def test_operator_contract_and_engine_have_the_same_flags_since_the_same_versions(
+    command: str, of_operator: Mapping[str, Flag], of_engine: Any
+) -> None:
+    """A flag that another column says to be there, and the engine refuses, is a pool that never starts."""
+    parser = argparse.ArgumentParser()
+    of_engine.add_arguments(parser)
+    helps = _help(parser) if of_engine is serve else _help(_subcommand(parser, "pull"))
+    assert {name: str(flag.since) for name, flag in of_operator.items()} == documented_flags(command)
+    assert {f"--{name}" for name in of_operator} <= set(re.findall(r"--[a-z-]+", helps))
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    return parser.format_help()
+
+
+def _subcommand(parser: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = commands[name]
+    return found
+
+
+def test_no_flag_is_younger_than_this_version() -> None:
+    present = Version.parse((ROOT / "VERSION").read_text().strip())
+    assert all(flag.since <= present for table in (SERVE, MODEL_PULL) for flag in table.values())
+
+
+def test_every_flag_carries_a_field_of_the_schema() -> None:
+    """`EngineTooOld` names that field."""
+    for flag in (*SERVE.values(), *MODEL_PULL.values()):
+        fields: Any = SPEC
+        for name in flag.field.split("."):
+            assert name in fields, flag.field
+            fields = fields[name].get("properties")
+
+
+def test_the_operator_sets_every_flag_that_it_knows() -> None:
+    args = serve_args(spec_of(**EVERYTHING), effective(spec_of(**EVERYTHING), "chat"), model_source(SOURCE), None)
     percent = spec_of(kvCache={"memoryPercent": 85})
-    args += serve_args(percent, effective(percent, "chat"), model_source(SOURCE))
+    args += serve_args(percent, effective(percent, "chat"), model_source(SOURCE), None)
+    assert {arg.split("=")[0] for arg in args if arg.startswith("--")} == {f"--{name}" for name in SERVE}
     hub = spec_of(model={**EVERYTHING["model"], "source": "hf://o/n@r"})
-    args += pull_args(hub, "hf://o/n@r", "/token")
-    documented = set(re.findall(r"^\| `(--[a-z-]+)`", CONTRACT, re.MULTILINE))
-    assert {arg.split("=")[0] for arg in args if arg.startswith("--")} == documented
+    args = pull_args(hub, "hf://o/n@r", "/token", None)
+    assert {arg.split("=")[0] for arg in args if arg.startswith("--")} == {f"--{name}" for name in MODEL_PULL}
 
 
 def test_the_engine_reads_the_memory_fraction() -> None:
@@ -164,7 +213,7 @@ def test_the_fetching_containers_flags_are_known() -> None:
     parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
     model.add_arguments(parser)
     hub = spec_of(model={"source": "hf://o/n@r#m.gguf", "digest": "sha256:" + "a" * 64})
-    read = parser.parse_args(pull_args(hub, "hf://o/n@r#m.gguf", "/token")[1:])
+    read = parser.parse_args(pull_args(hub, "hf://o/n@r#m.gguf", "/token", None)[1:])
     assert (read.source, read.to, read.token_file) == ("hf://o/n@r#m.gguf", "/models/pool", "/token")
     assert read.digest == "sha256:" + "a" * 64
 

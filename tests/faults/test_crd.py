@@ -89,6 +89,7 @@ EVERYTHING: dict[str, Any] = {
         "dtype": "BF16",
         "maxContextTokens": 8192,
     },
+    "engine": {"version": "0.2.0-rc.1"},
     "slo": {"class": "Interactive", "ttft": "1s500ms"},
     "batching": {
         "maxRequests": 8,
@@ -267,8 +268,8 @@ def whole_status(stored: dict[str, Any]) -> Mapping[str, Any]:
     step = ScaleStep(NOW, 1, 2, "up", "kv", 180, "60 % of full x 3 pods / 75 % -> 3")
     scaling = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 %", 2, NOW, (step,))
     applied = Applied({ChildKind.DEPLOYMENT: make_deployment()})
-    revision = plan_revisions((), None, observed, EngineImage("kvik/engine:1", "IfNotPresent")).use
-    return status_update(observed, 1, applied, Reports(infos, scaling), InUse(revision, "kvik/engine:2")).patch
+    revision = plan_revisions((), None, observed, EngineImage("kvik/engine:0.1.0", "IfNotPresent")).use
+    return status_update(observed, 1, applied, Reports(infos, scaling), InUse(revision, "kvik/engine:0.3.0")).patch
 
 
 FETCHED = {"exitCode": 0, "startedAt": at(-8), "finishedAt": at(-6)}

@@ -109,7 +109,7 @@ def play(kube: Kubectl, pod: str, state: Mapping[str, Any], *, ready: bool = Fal
         "containerStatuses": [
             {
                 "name": "engine",
-                "image": "kvik.test/engine:1-cpu",
+                "image": "kvik.test/engine:0.1.0-cpu",
                 "imageID": "",
                 "ready": ready,
                 "started": ready,

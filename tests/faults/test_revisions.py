@@ -13,7 +13,7 @@ from tests.support.operator_rig import COLLECTED_WITHIN, Rig, eventually, holds
 pytestmark = pytest.mark.timeout(300)
 
 OLD = f"{ENGINE_IMAGE}-cpu"
-NEW = "kvik.test/engine:2-cpu"
+NEW = "kvik.test/engine:0.2.0-cpu"
 UPGRADED = (f"--engine-image-cpu={NEW}", "--image-pull-policy=Always", "--hf-endpoint=https://hub.test")
 """The flags that a newer chart gives the operator: each of them would render other pods."""
 
@@ -50,7 +50,9 @@ def upgrade(rig: Rig) -> None:
     stop(rig)
     forget(rig, "engine")
     rig.operator(*UPGRADED)
-    eventually("the new operator to tell of its engine", lambda: engine(rig).get("available") == NEW, 30, rig.explain)
+    eventually(
+        "the new operator to tell of its engine", lambda: engine(rig).get("available") == "0.2.0", 30, rig.explain
+    )
 
 
 def settled(rig: Rig) -> None:
@@ -80,7 +82,7 @@ def rolled_to(rig: Rig, image: str) -> bool:
     return images == {image} and condition(rig, "RolloutComplete").get("status") == "True" and rig.ready()
 
 
-def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(operated: Rig) -> None:
+def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_names_it(operated: Rig) -> None:
     """kserve PR #5085, odh PR #1435, kthena #1803: an upgrade of the operator restarted everything that served."""
     rig = operated
     settled(rig)
@@ -98,7 +100,7 @@ def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(op
     assert template == before[2]
 
     (first,) = rig.revisions()
-    rig.patch({"batching": {"maxRequests": 8}})
+    rig.patch({"engine": {"version": "0.2.0"}})
     eventually("all pods to run the new engine", lambda: rolled_to(rig, NEW), 60, rig.explain)
     eventually("the status to say so", lambda: engine(rig).get("image") == NEW, 30, rig.explain)
     assert "available" not in engine(rig)
@@ -106,13 +108,60 @@ def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_changes(op
     assert old["metadata"]["name"] == first["metadata"]["name"]
 
     # The old spec again is what ran then, engine and all.
-    rig.patch({"batching": None})
+    rig.patch({"engine": None})
     eventually("all pods to run the old engine again", lambda: rolled_to(rig, OLD), 60, rig.explain)
     assert [one["metadata"]["name"] for one in rig.revisions()] == [new["metadata"]["name"], old["metadata"]["name"]]
     revision = (rig.pool() or {})["status"]["revision"]
     assert revision["updated"] == old["metadata"]["name"]
     rig.delete()
     eventually("no revision to be left", rig.cleared, COLLECTED_WITHIN)
+
+
+def test_a_change_of_the_spec_keeps_the_engine_and_says_what_it_lacks(operated: Rig) -> None:
+    rig = operated
+    settled(rig)
+    upgrade(rig)
+    rig.patch({"batching": {"maxRequests": 8}})
+    eventually("the change to arrive", lambda: arrived(rig, "--max-requests=8"), 60, rig.explain)
+    assert (engine(rig)["image"], engine(rig)["available"]) == (OLD, "0.2.0")
+    before = pods_and_template(rig)
+
+    # The version that runs is no news.
+    rig.patch({"engine": {"version": "0.1.0"}})
+    eventually("a revision with the name", lambda: len(rig.revisions()) == 3, 30, rig.explain)
+    holds("pods and template stay as they are", lambda: pods_and_template(rig) == before, 3)
+
+    # One from before any flag is told none, and the pool is told which field is not in effect.
+    rig.patch({"engine": {"version": "0.0.9"}})
+    eventually(
+        "what the engine lacks to be told",
+        lambda: condition(rig, "Degraded").get("reason") == "EngineTooOld",
+        30,
+        rig.explain,
+    )
+    assert "spec.batching.maxRequests needs engine 0.1.0" in condition(rig, "Degraded")["message"]
+    eventually("pods of that engine", lambda: rolled_to(rig, "kvik.test/engine:0.0.9-cpu"), 60, rig.explain)
+    assert all(pod["spec"]["containers"][0]["args"] == ["serve", "/models/x/model.gguf"] for pod in rig.pods())
+
+
+def test_an_operator_whose_image_names_no_version_refuses_to_choose_one(operated: Rig) -> None:
+    rig = operated
+    rig.operator("--engine-image-cpu=kvik.test/engine:nightly")
+    rig.create(replicas=2)
+    rig.wait_ready()
+    before = running(rig)
+    rig.patch({"engine": {"version": "0.2.0"}})
+    eventually(
+        "the field to be named",
+        lambda: "spec.engine.version: " in condition(rig, "Degraded").get("message", ""),
+        30,
+        rig.explain,
+    )
+    assert condition(rig, "Degraded")["reason"] == "InvalidSpec"
+    assert running(rig) == before
+    rig.patch({"engine": None})
+    eventually("all to be well", lambda: condition(rig, "Degraded").get("status") == "False", 30, rig.explain)
+    assert running(rig) == before
 
 
 def test_a_pool_from_before_revisions_is_adopted_without_a_roll(operated: Rig) -> None:

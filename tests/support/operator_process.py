@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE_IMAGE = "kvik.test/engine:1"
+ENGINE_IMAGE = "kvik.test/engine:0.1.0"
 
 
 class OperatorProcess:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 VERSION_PATTERN: Final = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-(alpha|beta|rc)\.(0|[1-9]\d*))?"
-"""Semantic Versioning with three kinds of pre-release only, so that in an image's tag a version ends where `-cpu` begins."""
+"""Semantic Versioning with three kinds of pre-release only: in an image's tag, a version ends where `-cpu` begins."""
 _RELEASE: Final = "release"  # sorts after alpha, beta and rc
 
 

@@ -6,8 +6,8 @@ from kvik_operator.crd.inferencepool import Device, PoolSpec
 from kvik_operator.names import ChildKind
 from kvik_operator.objects.deployment import deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
-from kvik_operator.objects.network_policy import network_policy
 from kvik_operator.objects.engine_image import EngineImage
+from kvik_operator.objects.network_policy import network_policy
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
 from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions, Revision, RevisionPlan

@@ -10,52 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvik_operator.errors import PoolError
-from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, ChildKind, Reason
+from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, Reason
 from kvik_operator.objects.controller_revision import controller_revision
 from kvik_operator.objects.engine_image import EngineImage
-from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.revisions import HISTORY, has_revision, plan_revisions, stays_at, with_values_of
-from kvik_operator.reconcile.types import Observed, RevisionPlan
-from tests.support.fake_cluster import FakeCluster
-from tests.support.pools import KEY, NOW, UID, make_deployment, make_pod, make_pool, terminating
+from kvik_operator.reconcile.revisions import HISTORY, has_revision, stays_at, with_values_of
+from kvik_operator.reconcile.types import RevisionPlan
+from tests.support.pool_history import OLD, History, seen
+from tests.support.pools import KEY, NOW, UID, make_deployment, make_pod, terminating
 
-OLD, NEW = EngineImage("kvik/engine:1", "IfNotPresent"), EngineImage("kvik/engine:2", "Always", "https://mirror.test")
+NEW = EngineImage("kvik/engine:2", "Always", "https://mirror.test")
 Object = dict[str, Any]
 NOBODYS: Object = {"ownerReferences": [], "labels": {}}
-
-
-def seen(*, deployment: Object | None = None, pods: Sequence[Object] = (), **pool: Any) -> Observed:
-    cluster = FakeCluster(make_pool(**pool))
-    if deployment is not None:
-        cluster.children[ChildKind.DEPLOYMENT] = deployment
-    cluster.engine_pods = list(pods)
-    assert cluster.stored_pool is not None
-    return observe(KEY, cluster.stored_pool, cluster, NOW)
-
-
-class History:
-    """The ControllerRevisions of a pool, as plans have left them."""
-
-    def __init__(self) -> None:
-        self.stored: dict[str, Object] = {}
-
-    def plan(self, observed: Observed, image: EngineImage = OLD) -> RevisionPlan:
-        deployed = observed.children.get(ChildKind.DEPLOYMENT)
-        return plan_revisions(list(self.stored.values()), deployed, observed, image)
-
-    def go(self, observed: Observed, image: EngineImage = OLD) -> RevisionPlan:
-        plan = self.plan(observed, image)
-        assert plan.blocked is None
-        for obj in plan.delete:
-            del self.stored[obj["metadata"]["name"]]
-        for manifest in plan.write:
-            copy: Object = deepcopy(dict(manifest))
-            copy["metadata"]["uid"] = f"uid-{copy['metadata']['name']}"
-            self.stored[copy["metadata"]["name"]] = copy
-        return plan
-
-    def numbers(self) -> dict[str, int]:
-        return {name: obj["revision"] for name, obj in self.stored.items()}
 
 
 def names(objects: Sequence[Any]) -> list[str]:
