@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -33,12 +33,18 @@ class _Running:
 
 
 class FakeKubelet:
-    """A context manager. `starts` says whether a pod may start (default: all may); set it at any time."""
+    """A context manager. `starts` says whether a pod may start (default: all may); set it at any time.
+
+    `room` is the number of pods of a namespace that there are nodes for (default: any number). What is beyond it is
+    told to be unschedulable, as by a scheduler that has said so for `waited` seconds.
+    """
 
     def __init__(self, api: CoreV1Api, period: float = 0.2) -> None:
         self._api = api
         self._period = period
         self.starts: Callable[[Mapping[str, Any]], bool] = lambda _: True
+        self.room: int | None = None
+        self.waited = 0.0
         self._load: dict[str, Any] = {}
         self._pods: dict[str, _Running] = {}
         # A pod that starts while the load changes must not keep the old one.
@@ -84,17 +90,28 @@ class FakeKubelet:
                 self._api.delete_namespaced_pod(
                     pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
                 )
-            elif not pod.status.pod_ip and self.starts(self._api.api_client.sanitize_for_serialization(pod)):
-                self._start(pod)
+            elif not pod.status.pod_ip:
+                self._schedule(pod, pods)
         for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
             with self._changing_load:
                 gone = self._pods.pop(uid)
             self._call(gone.runner.cleanup())
 
+    def _schedule(self, pod: Any, pods: Sequence[Any]) -> None:
+        neighbours = [other for other in pods if other.metadata.namespace == pod.metadata.namespace]
+        if self.room is not None and sum(bool(other.status.pod_ip) for other in neighbours) >= self.room:
+            if not pod.status.conditions:
+                self._patch_status(pod, {"conditions": [no_room(self.waited)]})
+        elif self.starts(self._api.api_client.sanitize_for_serialization(pod)):
+            self._start(pod)
+            pod.status.pod_ip = "of this round"
+
     def _start(self, pod: Any) -> None:
         """Until the API server has taken the pod's status, which may need another round."""
         running = self._pods.get(pod.metadata.uid) or self._run_engine(pod.metadata.uid)
-        status = ready_status(pod, running.address)
+        self._patch_status(pod, ready_status(pod, running.address))
+
+    def _patch_status(self, pod: Any, status: Mapping[str, Any]) -> None:
         self._api.patch_namespaced_pod_status(
             pod.metadata.name, pod.metadata.namespace, {"status": status}, _request_timeout=5
         )
@@ -115,7 +132,7 @@ class FakeKubelet:
 
 def ready_status(pod: Any, address: str) -> dict[str, Any]:
     """What a kubelet reports of a pod whose containers all run and are ready."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    now = _before(0)
     container = pod.spec.containers[0]
     return {
         "phase": "Running",
@@ -139,6 +156,22 @@ def ready_status(pod: Any, address: str) -> dict[str, Any]:
             }
         ],
     }
+
+
+def no_room(waited: float) -> dict[str, Any]:
+    """What a scheduler reports of a pod that it has tried to place for so many seconds."""
+    preemption = "preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+    return {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": f"0/1 nodes are available: 1 Insufficient memory. no new claims to deallocate, {preemption}",
+        "lastTransitionTime": _before(waited),
+    }
+
+
+def _before(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
 
 
 async def _serve(runner: web.AppRunner, address: str) -> None:
