@@ -28,6 +28,8 @@ LABEL_TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 """On pods: a hash of the rendered template, so that pods of two templates can be told apart."""
 ANNOTATION_MANIFEST_HASH: Final = f"{GROUP}/manifest-hash"
 """On children: a hash of what was applied last, so that fields we no longer set are noticed."""
+ANNOTATION_ROLL_IN_PLACE: Final = f"{GROUP}/roll-in-place"
+"""On a Deployment: the template hash of a roll that Auto began with a surge and carries on in place."""
 ANNOTATION_POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
@@ -109,6 +111,7 @@ class Reason(StrEnum):
     MODEL_FETCHING = "ModelFetching"
     MODEL_LOADING = "ModelLoading"
     ROLLING_OUT = "RollingOut"
+    SURGE_UNSCHEDULABLE = "SurgeUnschedulable"
     OBSERVING_LOAD = "ObservingLoad"
     # A choice of the user's.
     STOPPED = "Stopped"

@@ -112,6 +112,7 @@ EVERYTHING: dict[str, Any] = {
         "podFullAt": {"kvUtilizationPercent": 80, "queuedRequests": 5, "ttft": "2s"},
         "scaleDownStabilization": "60s",
     },
+    "rollout": {"strategy": "InPlace"},
     "startup": {"timeout": "10m"},
     "drain": {"timeout": "90s"},
     "template": {
@@ -149,6 +150,7 @@ def test_the_smallest_pool_gets_only_defaults_that_no_other_field_decides(pools:
         "slo": {"class": "Balanced"},
         "resources": {"device": "GPU"},
         "replicas": 1,
+        "rollout": {"strategy": "Auto"},
     }
 
 

@@ -137,7 +137,16 @@ def make_deployment(replicas: int = 1, /, **status: Any) -> Object:
     }
 
 
-def terminating(obj: Mapping[str, Any]) -> Object:
+def unschedulable(name: str, message: str, for_seconds: float = 9, template_hash: str = TEMPLATE_HASH) -> Object:
+    """A pod that the scheduler has found no node for, for so long."""
+    pod = make_pod(name, scheduled=False, template_hash=template_hash)
+    waits = pod_condition("PodScheduled", False, -for_seconds, reason="Unschedulable", message=message)
+    pod["status"]["conditions"] = [waits]
+    return pod
+
+
+def terminating(obj: Mapping[str, Any], overdue: float = 0) -> Object:
+    """It should have ended so many seconds ago."""
     gone: Object = deepcopy(dict(obj))
-    gone["metadata"]["deletionTimestamp"] = at(0)
+    gone["metadata"]["deletionTimestamp"] = at(-overdue)
     return gone

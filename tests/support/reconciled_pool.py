@@ -6,6 +6,7 @@ from typing import Any
 from kvik_operator.errors import Refused
 from kvik_operator.names import ChildKind
 from kvik_operator.reconcile.reconcile import Reconciler
+from kvik_operator.reconcile.rollout import template_hash
 from kvik_operator.reconcile.types import EngineImages, ReconcileOptions, Requeue
 from tests.support.fake_cluster import FakeCluster
 from tests.support.pools import KEY, NOW, make_pod, make_pool
@@ -32,8 +33,10 @@ class Operator:
     async def settle(self, pods: int = 1) -> None:
         """The pods come up and the Deployment says so."""
         await self.look()
-        self.cluster.engine_pods = [make_pod(f"chat-{number}", ready=True) for number in range(pods)]
         deployed = self.cluster.children[ChildKind.DEPLOYMENT]
+        own = template_hash(deployed)
+        assert own is not None
+        self.cluster.engine_pods = [make_pod(f"chat-{n}", ready=True, template_hash=own) for n in range(pods)]
         deployed["status"] = {
             "observedGeneration": deployed["metadata"]["generation"],
             **dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), pods),

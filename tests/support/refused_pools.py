@@ -122,6 +122,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.scaling.scaleDownStabilization",
         "at most 1h",
     ),
+    "unknown_strategy": ({"rollout": {"strategy": "Recreate"}}, "spec.rollout.strategy", "InPlace"),
     "long_drain": ({"drain": {"timeout": "2h"}}, "spec.drain.timeout", "at most 1h"),
     "long_startup": ({"startup": {"timeout": "7h"}}, "spec.startup.timeout", "at most 6h"),
     "our_label": (

@@ -45,6 +45,12 @@ class PrefixCache(StrEnum):
     DISABLED = "Disabled"
 
 
+class RolloutStrategy(StrEnum):
+    AUTO = "Auto"
+    SURGE = "Surge"
+    IN_PLACE = "InPlace"
+
+
 Quantity = str | int
 
 
@@ -124,6 +130,10 @@ class Timeout(_Base, frozen=True):
     timeout: str | None = None
 
 
+class Rollout(_Base, frozen=True):
+    strategy: RolloutStrategy = RolloutStrategy.AUTO
+
+
 class EnvVar(_Base, frozen=True):
     name: str
     value: str = ""
@@ -154,6 +164,7 @@ class PoolSpec(_Base, frozen=True):
     resources: Resources = Resources()
     replicas: int = 1
     scaling: Scaling | None = None
+    rollout: Rollout = Rollout()
     startup: Timeout = Timeout()
     drain: Timeout = Timeout()
     template: Template = Template()

@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from kvik_operator.crd.effective import Effective
-from kvik_operator.crd.inferencepool import PoolSpec
+from kvik_operator.crd.inferencepool import PoolSpec, Rollout
 from kvik_operator.names import CONTAINER_ENGINE, REVISION_API_VERSION, REVISION_KIND, PoolKey
 from kvik_operator.objects.metadata import Json, digest, owned
 
 _TYPE: Final = {"apiVersion": REVISION_API_VERSION, "kind": REVISION_KIND}
-_NO_INPUT: Final = ("replicas", "scaling")
+_NO_INPUT: Final = ("replicas", "scaling", "rollout")
 """Fields of the spec that no pod depends on, with `template.serviceAccountAnnotations`."""
 
 
@@ -56,7 +56,7 @@ def read_data(key: PoolKey, stored: Mapping[str, Any]) -> Mapping[str, Any] | No
 def pod_inputs(spec: PoolSpec) -> PoolSpec:
     """Without what no pod depends on."""
     template = msgspec.structs.replace(spec.template, service_account_annotations={})
-    return msgspec.structs.replace(spec, replicas=1, scaling=None, template=template)
+    return msgspec.structs.replace(spec, replicas=1, scaling=None, rollout=Rollout(), template=template)
 
 
 def pod_inputs_of(data: Mapping[str, Any]) -> PoolSpec | None:

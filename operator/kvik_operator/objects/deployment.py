@@ -2,21 +2,39 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kvik_operator.names import ChildKind, PoolKey
+from kvik_operator.names import ANNOTATION_ROLL_IN_PLACE, ChildKind, PoolKey
 from kvik_operator.objects.metadata import Json, child, selector
 
 
-def deployment(key: PoolKey, uid: str, template: Mapping[str, Any], replicas: int, startup_timeout: timedelta) -> Json:
-    """A new pod is ready before an old one goes (maxUnavailable 0); the operator is the only writer of `replicas`."""
-    spec: Json = {
-        "replicas": replicas,
-        "selector": selector(key.name),
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "revisionHistoryLimit": 2,
-        "progressDeadlineSeconds": max(2, math.ceil(startup_timeout.total_seconds())),
-        "template": template,
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a Deployment may replace pods, as its rolling update has it."""
+
+    max_surge: int
+    max_unavailable: int
+    switched_for: str | None = None
+    """Template hash of the roll that went over to this pace; None: no roll did."""
+
+
+def deployment(
+    key: PoolKey, uid: str, template: Mapping[str, Any], replicas: int, pace: Pace, progress_deadline: timedelta
+) -> Json:
+    """The operator is the only writer of `replicas`; nothing but `template` makes new pods."""
+    rolling = {"maxSurge": pace.max_surge, "maxUnavailable": pace.max_unavailable}
+    body: Json = {
+        "spec": {
+            "replicas": replicas,
+            "selector": selector(key.name),
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
+            "revisionHistoryLimit": 2,
+            "progressDeadlineSeconds": max(2, math.ceil(progress_deadline.total_seconds())),
+            "template": template,
+        }
     }
-    return child(ChildKind.DEPLOYMENT, key, uid, {"spec": spec})
+    if pace.switched_for is not None:
+        body["metadata"] = {"annotations": {ANNOTATION_ROLL_IN_PLACE: pace.switched_for}}
+    return child(ChildKind.DEPLOYMENT, key, uid, body)

@@ -1,6 +1,7 @@
 """What should be in the cluster for one pool. Pure: observed state and options in, manifests out."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from kvik_operator.crd.inferencepool import Device, PoolSpec
 from kvik_operator.names import ChildKind
@@ -8,8 +9,11 @@ from kvik_operator.objects.deployment import deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.objects.network_policy import network_policy
+from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
+from kvik_operator.reconcile.pod_state import hash_label
+from kvik_operator.reconcile.rollout import pace
 from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions, Revision, RevisionPlan
 from kvik_operator.reconcile.victims import deletion_costs
 
@@ -18,13 +22,13 @@ def desired(
     observed: Observed, revision: Revision, options: ReconcileOptions, work: Callable[[str], int | None]
 ) -> Desired:
     """`work` gives a pod's requests in flight by its uid."""
-    key, uid, spec, effective = observed.key, observed.pool.uid, observed.pool.spec, observed.effective
+    key, uid, spec = observed.key, observed.pool.uid, observed.pool.spec
     replicas = wanted_replicas(spec)
     manifests: list[Object] = [
         service_account(key, uid, spec.template.service_account_annotations),
         service(key, uid),
         disruption_budget(key, uid),
-        deployment(key, uid, revision.template, replicas, effective.startup_timeout),
+        _deployment(observed, revision, replicas),
     ]
     policy = options.network_policy
     if policy.enabled:
@@ -36,6 +40,15 @@ def desired(
         replicas=replicas,
         deletion_costs=deletion_costs(observed.pods, deployed_replicas(observed), replicas, work),
     )
+
+
+def _deployment(observed: Observed, revision: Revision, replicas: int) -> Object:
+    """Without room for one pod more, a new one can start only when an old one has drained."""
+    effective = observed.effective
+    how = pace(observed.pool.spec.rollout.strategy, hash_label(revision.template), observed)
+    drain = timedelta(seconds=termination_grace_seconds(effective.drain_timeout))
+    deadline = effective.startup_timeout + (timedelta() if how.max_surge else drain)
+    return deployment(observed.key, observed.pool.uid, revision.template, replicas, how, deadline)
 
 
 def wanted_replicas(spec: PoolSpec) -> int:

@@ -24,7 +24,7 @@ _CREATE_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContain
 _ENDED_BY_KUBELET: Final = frozenset({0, 137, 143})
 """Exit codes of an engine that the kubelet told to end: it obeyed, was killed, or left it to the signal."""
 _KILL_DELAY: Final = timedelta(seconds=30)
-"""Between a probe's last failure, the signal and the end, as kubelets under load have it."""
+"""How late a pod ends after it should have, as kubelets under load have it."""
 _OWN_WORDS: Final = re.compile(r"[A-Z][a-z]+[A-Z]\w*: ")
 _REASON: Final = re.compile(rf"\b({'|'.join(sorted(ENGINE_REASONS))}): (.+)$")
 
@@ -75,6 +75,12 @@ def live_pods(pods: Sequence[Object]) -> list[Object]:
         if "deletionTimestamp" not in pod["metadata"]
         and (pod.get("status") or {}).get("phase") not in ("Failed", "Succeeded")
     ]
+
+
+def is_ending(pod: Object, now: datetime) -> bool:
+    """Told to end and about to: its node will have room again. A pod whose node is lost is overdue for ever."""
+    due = _time(pod["metadata"], "deletionTimestamp")
+    return due is not None and now < due + _KILL_DELAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ RolloutComplete, each with a reason that a person can act on.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kvik_operator.crd.conditions import Condition
-from kvik_operator.crd.engine_version import Version
-from kvik_operator.names import ENGINE_REASONS, ChildKind, ConditionType, Reason
-from kvik_operator.objects.engine_flags import TooOld
-from kvik_operator.reconcile.pod_state import Phase, PodState, Problem, hash_label
-from kvik_operator.reconcile.types import Applied, EngineInfo, Object, Observed, ScalingReport
+from kvik_operator.names import ENGINE_REASONS, ConditionType, Reason
+from kvik_operator.reconcile.findings import Findings, deployment_condition
+from kvik_operator.reconcile.pod_state import Phase, PodState, Problem
+from kvik_operator.reconcile.rollout import room_is_coming
+from kvik_operator.reconcile.rollout_condition import rollout_complete
+from kvik_operator.reconcile.types import EngineInfo, Object, Observed
 
 _BY_URGENCY: Final = (
     *sorted(ENGINE_REASONS),
@@ -35,63 +35,19 @@ _ON_THE_WAY: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTooOld:
-    """Fields that the pool sets and its engine does not have, so that they are not in effect."""
-
-    engine: Version
-    fields: tuple[TooOld, ...]
-
-    def __str__(self) -> str:
-        needed = max(one.since for one in self.fields)
-        wants = ", ".join(f"{one.field} needs engine {one.since}" for one in self.fields)
-        return (
-            f"{wants}; the pool runs {self.engine}, without: set spec.engine.version to {needed} or later, "
-            "or leave the field out"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What the conditions are decided from."""
-
-    wanted: int
-    """Replicas asked for, within the bounds of `scaling`."""
-    pods: Sequence[PodState]
-    """Pods that count, of all revisions."""
-    infos: Sequence[EngineInfo]
-    """What ready pods of the current template said; those of an older one may well serve another model."""
-    applied: Applied
-    scaling: ScalingReport | None
-    observed: Observed
-    too_old: EngineTooOld | None = None
-
-    @property
-    def ready(self) -> int:
-        return sum(pod.ready for pod in self.pods)
-
-    @property
-    def stopped(self) -> bool:
-        return self.wanted == 0
-
-    @property
-    def deployment(self) -> Object | None:
-        return self.applied.children.get(ChildKind.DEPLOYMENT)
-
-
 def pool_conditions(findings: Findings) -> list[Condition]:
     problem = first_problem(findings)
     return [
         _ready(findings, problem),
         _model_loaded(findings, problem),
         _scaling_active(findings),
-        _rollout_complete(findings, problem),
+        rollout_complete(findings, problem),
         _degraded(findings, problem),
     ]
 
 
 def first_problem(findings: Findings) -> Problem | None:
-    """What to tell first: what could not be applied, then what the newest pods say, then the older ones."""
+    """What to tell first: what could not be applied, then what the newest pods say, then older ones in service."""
     if findings.applied.problems:
         first = findings.applied.problems[0]
         return Problem(first.reason, first.message)
@@ -100,9 +56,7 @@ def first_problem(findings: Findings) -> Problem | None:
     refused = _refused_pods(findings.deployment)
     if refused is not None:
         return refused
-    newest = template_hash(findings.deployment)
-    current = [pod for pod in findings.pods if pod.template_hash == newest]
-    problem = _most_urgent(current) or _most_urgent(findings.pods)
+    problem = _most_urgent(findings, findings.current) or _most_urgent(findings, _in_service(findings.older))
     return None if problem is None else _with_mounts(problem, findings.observed)
 
 
@@ -145,29 +99,6 @@ def _scaling_active(findings: Findings) -> Condition:
     return Condition(type_, "True" if report.active else "False", report.reason, report.message)
 
 
-def _rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
-    type_, wanted = ConditionType.ROLLOUT_COMPLETE, findings.wanted
-    deployed = findings.deployment
-    status = (deployed or {}).get("status") or {}
-    updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
-    seen = deployed is not None and status.get("observedGeneration", 0) >= deployed["metadata"].get("generation", 1)
-    ready, progressing = status.get("availableReplicas", 0), _deployment_condition(deployed, "Progressing") or {}
-    # The Deployment keeps its word after the roll: scaling and restarts are no rolls.
-    rolled_out = total == wanted == ready or progressing.get("reason") == "NewReplicaSetAvailable"
-    if seen and not findings.applied.problems and updated == total and rolled_out:
-        message = "all pods are of the current specification" if total or wanted else "there are no pods"
-        return Condition(type_, "True", Reason.ROLLOUT_COMPLETE, message)
-    if problem is not None:
-        return Condition(type_, "False", problem.reason, problem.message)
-    if progressing.get("reason") == "ProgressDeadlineExceeded":
-        message = progressing.get("message") or "the Deployment makes no progress"
-        return Condition(type_, "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message)
-    message = f"{updated} of {wanted} pods are new, {max(0, total - updated)} old ones left, {ready} ready in all"
-    if findings.stopped:
-        message = f"stopping: {total} pods left"
-    return Condition(type_, "False", Reason.ROLLING_OUT, message)
-
-
 def _degraded(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.DEGRADED
     if problem is not None and problem.reason is not Reason.STARTING:
@@ -182,17 +113,27 @@ def _degraded(findings: Findings, problem: Problem | None) -> Condition:
 
 def _progress(findings: Findings) -> tuple[Reason, str]:
     """How far the furthest pod is, while nothing is wrong."""
-    if not findings.pods:
-        return Reason.STARTING, "no pod has been created yet"
+    if not findings.current:
+        return Reason.STARTING, "no pod of this specification has been created yet"
     order = list(_ON_THE_WAY)
-    furthest = max(findings.pods, key=lambda pod: order.index(pod.phase) if pod.phase in order else -1)
+    furthest = max(findings.current, key=lambda pod: order.index(pod.phase) if pod.phase in order else -1)
     reason, message = _ON_THE_WAY.get(furthest.phase, (Reason.STARTING, "starting"))
+    if furthest.phase is Phase.SCHEDULING and room_is_coming(findings.observed):
+        message = "waiting for the room of a pod that is ending"
     return reason, f"Pod {furthest.name}: {message}"
 
 
-def _most_urgent(pods: Sequence[PodState]) -> Problem | None:
+def _in_service(older: Sequence[PodState]) -> list[PodState]:
+    """Those of revisions that serve: one of which no pod is ready is being left, and why is no trouble any more."""
+    serving = {pod.template_hash for pod in older if pod.ready}
+    return [pod for pod in older if pod.template_hash in serving]
+
+
+def _most_urgent(findings: Findings, pods: Sequence[PodState]) -> Problem | None:
     """One problem for all pods: the most urgent kind, of the first pod by name, with how many pods share it."""
     problems = [(pod.name, pod.problem) for pod in pods if pod.problem is not None]
+    if room_is_coming(findings.observed):
+        problems = [(name, problem) for name, problem in problems if problem.reason is not Reason.UNSCHEDULABLE]
     if not problems:
         return None
     counts = Counter(problem.reason for _, problem in problems)
@@ -212,22 +153,12 @@ def _with_mounts(problem: Problem, observed: Observed) -> Problem:
 
 def _refused_pods(deployed: Object | None) -> Problem | None:
     """The API server refuses to create the pods: quota, admission, pod security."""
-    failure = _deployment_condition(deployed, "ReplicaFailure")
+    failure = deployment_condition(deployed, "ReplicaFailure")
     if failure is None or failure.get("status") != "True":
         return None
     message = failure.get("message") or "pods cannot be created"
     reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.PODS_REFUSED
     return Problem(reason, message)
-
-
-def _deployment_condition(deployed: Object | None, type_: str) -> Object | None:
-    conditions = ((deployed or {}).get("status") or {}).get("conditions") or ()
-    return next((condition for condition in conditions if condition.get("type") == type_), None)
-
-
-def template_hash(deployed: Object | None) -> str | None:
-    """Of the pods that the Deployment makes now; None: there is no Deployment, or it has no template of ours."""
-    return hash_label(((deployed or {}).get("spec") or {}).get("template") or {})
 
 
 def _model_differs(infos: Sequence[EngineInfo]) -> str | None:

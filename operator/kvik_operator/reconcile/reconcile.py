@@ -5,6 +5,7 @@ Level-based: each run reads all and computes all, and writes only what differs; 
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,8 +14,8 @@ from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
 from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.keep_revisions import Revisions
-from kvik_operator.reconcile.observe import observe
-from kvik_operator.reconcile.pod_state import is_ready, live_pods
+from kvik_operator.reconcile.observe import observe, with_deployment
+from kvik_operator.reconcile.pod_state import is_ending, is_ready, live_pods
 from kvik_operator.reconcile.revisions import with_values_of
 from kvik_operator.reconcile.rewritten import Rewritten
 from kvik_operator.reconcile.status import InUse, Reports, invalid_spec, status_update
@@ -44,9 +45,8 @@ LOOK_AGAIN_SOON: Final = Requeue(2.0)
 
 
 class Reconciler:
-    """Remembers of a pool when its status was written, which revision it is at and which children others rewrite.
-
-    All else is read anew.
+    """Remembers of a pool when its status was written, which revision it is at, which children others rewrite, and
+    when a pod last ended. All else is read anew.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Reconciler:
         self._status_written: dict[PoolKey, datetime] = {}
         self._revisions = Revisions(cluster)
         self._rewritten = Rewritten()
+        self._room_made: dict[PoolKey, datetime] = {}
 
     async def reconcile(self, key: PoolKey) -> Requeue | None:
         """Returns when to look again; None: the pool is gone. Raises ClusterError for the queue to retry."""
@@ -73,7 +74,7 @@ class Reconciler:
             self._forget(key)
             return None
         try:
-            observed = observe(key, raw, self._store, self._now())
+            observed = await with_deployment(self._observe(key, raw), self._cluster)
             configured = configured_engine(observed.pool.spec.resources.device, self._options)
             plan = await self._revisions.plan(observed, configured)
             if isinstance(plan, ApplyProblem):
@@ -93,6 +94,12 @@ class Reconciler:
         run = None if held else InUse(plan.use, configured.reference)
         update = status_update(observed, wanted.replicas, applied, self._reports(observed), run)
         return await self._write_status(key, raw, update, _next_look(applied, observed, wanted))
+
+    def _observe(self, key: PoolKey, raw: Object) -> Observed:
+        observed = observe(key, raw, self._store, self._now())
+        if any(is_ending(pod, observed.now) for pod in observed.pods):
+            self._room_made[key] = observed.now
+        return replace(observed, room_made=self._room_made.get(key))
 
     async def _hold(self, raw: Object, observed: Observed, problem: ApplyProblem) -> Requeue | None:
         """Nothing is touched: what the pods were made from is not known."""
@@ -137,6 +144,7 @@ class Reconciler:
         self._status_written.pop(key, None)
         self._revisions.forget(key)
         self._rewritten.forget(key)
+        self._room_made.pop(key, None)
 
 
 def _next_look(applied: Applied, observed: Observed, wanted: Desired) -> Requeue:

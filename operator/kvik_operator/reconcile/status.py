@@ -14,8 +14,10 @@ from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.effective_status import effective_status, prune
 from kvik_operator.reconcile.engine_choice import newer_engine
+from kvik_operator.reconcile.findings import EngineTooOld, Findings
 from kvik_operator.reconcile.pod_state import Patience, PodState, is_ready, live_pods, pod_state
-from kvik_operator.reconcile.pool_conditions import EngineTooOld, Findings, pool_conditions, template_hash
+from kvik_operator.reconcile.pool_conditions import pool_conditions
+from kvik_operator.reconcile.rollout import template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
     Applied,

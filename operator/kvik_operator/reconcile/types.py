@@ -186,9 +186,11 @@ class Observed:
     """The spec as the API server has it."""
     effective: Effective
     children: Mapping[ChildKind, Object]
-    """Only those that the store has."""
+    """Only those that are known to be there."""
     pods: tuple[Object, ...]
     now: datetime
+    room_made: datetime | None = None
+    """When a pod was last seen to be ending; None: not by this process."""
 
 
 @dataclass(frozen=True, slots=True)

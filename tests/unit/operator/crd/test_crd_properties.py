@@ -15,7 +15,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-GROUPS = ["model", "slo", "batching", "kvCache", "resources", "replicas", "scaling", "startup", "drain", "template"]
+GROUPS = [
+    *("model", "slo", "batching", "kvCache", "resources", "replicas"),
+    *("scaling", "rollout", "startup", "drain", "template"),
+]
 FIELDS = [
     *("source", "name", "secretRef", "class", "ttft", "maxRequests", "maxBatchTokens", "size", "blockTokens"),
     *("device", "requests", "limits", "cpu", "memory", "maxReplicas", "podFullAt", "timeout", "env", "tolerations"),

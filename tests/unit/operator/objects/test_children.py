@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import ANNOTATION_MANIFEST_HASH, ChildKind
-from kvik_operator.objects.deployment import deployment
+from kvik_operator.objects.deployment import Pace, deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.network_policy import network_policy
 from kvik_operator.objects.service import endpoint, service
@@ -15,9 +15,10 @@ from tests.support.pools import KEY, UID
 
 OPERATOR = {"podSelector": {"matchLabels": {"app": "operator"}}}
 TEAM = {"namespaceSelector": {"matchLabels": {"team": "a"}}}
+SURGE = Pace(1, 0)
 START = timedelta(seconds=90)
 CHILDREN: dict[ChildKind, dict[str, Any]] = {
-    ChildKind.DEPLOYMENT: deployment(KEY, UID, {"metadata": {}, "spec": {}}, 2, START),
+    ChildKind.DEPLOYMENT: deployment(KEY, UID, {"metadata": {}, "spec": {}}, 2, SURGE, START),
     ChildKind.SERVICE: service(KEY, UID),
     ChildKind.SERVICE_ACCOUNT: service_account(KEY, UID, {}),
     ChildKind.POD_DISRUPTION_BUDGET: disruption_budget(KEY, UID),
@@ -39,13 +40,13 @@ def test_a_child_is_owned_and_labelled_and_never_blocks_the_pools_deletion(kind:
 
 
 def test_the_manifest_hash_changes_with_the_manifest() -> None:
-    two, three = (deployment(KEY, UID, {}, replicas, START) for replicas in (2, 3))
+    two, three = (deployment(KEY, UID, {}, replicas, SURGE, START) for replicas in (2, 3))
     hashes = [child["metadata"]["annotations"][ANNOTATION_MANIFEST_HASH] for child in (two, three)]
     assert hashes[0] != hashes[1]
-    assert two == deployment(KEY, UID, {}, 2, START)
+    assert two == deployment(KEY, UID, {}, 2, SURGE, START)
 
 
-def test_a_rollout_never_takes_a_ready_pod_before_its_successor_is_ready() -> None:
+def test_a_rollout_with_a_surge_takes_no_ready_pod_before_its_successor_is_ready() -> None:
     spec = CHILDREN[ChildKind.DEPLOYMENT]["spec"]
     assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     assert spec["replicas"] == 2
@@ -54,7 +55,7 @@ def test_a_rollout_never_takes_a_ready_pod_before_its_successor_is_ready() -> No
 
 def test_the_deployments_deadline_is_the_start_up_time() -> None:
     assert CHILDREN[ChildKind.DEPLOYMENT]["spec"]["progressDeadlineSeconds"] == 90
-    assert deployment(KEY, UID, {}, 1, timedelta(milliseconds=1))["spec"]["progressDeadlineSeconds"] == 2
+    assert deployment(KEY, UID, {}, 1, SURGE, timedelta(milliseconds=1))["spec"]["progressDeadlineSeconds"] == 2
 
 
 def test_the_service_is_the_endpoint() -> None:

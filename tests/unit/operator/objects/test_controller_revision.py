@@ -25,8 +25,12 @@ SPEC: dict[str, Any] = {
     "slo": {"class": "Interactive"},
     "replicas": 3,
     "scaling": {"maxReplicas": 5},
+    "rollout": {"strategy": "InPlace"},
     "resources": {"device": "CPU", "requests": {"ephemeral-storage": "1Gi"}},
 }
+
+NO_INPUT: dict[str, Any] = {"replicas": 9, "scaling": None, "rollout": {"strategy": "Surge"}}
+"""What no pod depends on."""
 
 
 def values_of(spec: dict[str, Any]) -> Effective:
@@ -56,7 +60,7 @@ def test_it_keeps_what_pods_depend_on_and_belongs_to_the_pool() -> None:
 
 def test_its_name_follows_from_its_content() -> None:
     assert made()["metadata"]["name"] == revision_name(KEY, data_of(SPEC))
-    assert revision_name(KEY, data_of({**SPEC, "replicas": 9, "scaling": None})) == revision_name(KEY, data_of(SPEC))
+    assert revision_name(KEY, data_of({**SPEC, **NO_INPUT})) == revision_name(KEY, data_of(SPEC))
     for other in (data_of(SPEC, "kvik/engine:2"), data_of({**SPEC, "slo": {"class": "Batch"}})):
         assert revision_name(KEY, other) != revision_name(KEY, data_of(SPEC))
 

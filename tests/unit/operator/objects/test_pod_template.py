@@ -57,7 +57,7 @@ def test_each_example_renders_as_recorded(example: str) -> None:
     target=st.integers(10, 95),
     window=st.sampled_from(["20s", "5m"]),
 )
-def test_replicas_and_scaling_never_change_the_template(
+def test_replicas_scaling_and_rollout_never_change_the_template(
     replicas: int, low: int, more: int, target: int, window: str
 ) -> None:
     scaling = {
@@ -66,7 +66,7 @@ def test_replicas_and_scaling_never_change_the_template(
         "targetLoadPercent": target,
         "scaleDownStabilization": window,
     }
-    assert render(spec_of(replicas=replicas, scaling=scaling)) == render(spec_of())
+    assert render(spec_of(replicas=replicas, scaling=scaling, rollout={"strategy": "InPlace"})) == render(spec_of())
 
 
 CHANGES: dict[str, dict[str, Any]] = {

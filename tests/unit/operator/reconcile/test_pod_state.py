@@ -7,7 +7,7 @@ import pytest
 
 from kvik_operator.names import Reason
 from kvik_operator.reconcile.pod_state import Patience, Phase, PodState, engine_reason, live_pods, pod_state
-from tests.support.pools import NOW, at, ended, make_pod, pod_condition, restarting, terminating
+from tests.support.pools import NOW, at, ended, make_pod, pod_condition, restarting, terminating, unschedulable
 
 PATIENCE = Patience(startup=timedelta(seconds=120), grace=timedelta(seconds=45))
 
@@ -20,12 +20,6 @@ def problem_of(pod: dict[str, Any]) -> tuple[Reason, str]:
     problem = state_of(pod).problem
     assert problem is not None
     return problem.reason, problem.message
-
-
-def unscheduled(message: str) -> dict[str, Any]:
-    pod = make_pod(scheduled=False)
-    pod["status"]["conditions"] = [pod_condition("PodScheduled", False, -9, reason="Unschedulable", message=message)]
-    return pod
 
 
 @pytest.mark.parametrize(
@@ -51,7 +45,7 @@ def test_a_pod_without_any_status_is_being_scheduled() -> None:
 
 
 def test_an_unschedulable_pod_tells_what_the_scheduler_said() -> None:
-    reason, message = problem_of(unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
+    reason, message = problem_of(unschedulable("chat-1", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."))
     assert reason is Reason.UNSCHEDULABLE
     assert message == "Pod chat-1: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 

@@ -177,6 +177,7 @@ async def test_a_revision_too_many_that_cannot_be_deleted_keeps_nothing_from_bei
     assert "--max-requests=12" in template(operator)["spec"]["containers"][0]["args"]
     assert len(operator.cluster.revisions) == 13
     operator.cluster.failures.clear()
+    operator.cluster.engine_pods.clear()
     operator.change(batching={"maxRequests": 13})
     await operator.look()
     assert len(operator.cluster.revisions) == 10

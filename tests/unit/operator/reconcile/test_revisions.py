@@ -38,7 +38,7 @@ def test_another_engine_image_changes_nothing_while_the_pool_asks_for_nothing() 
     """kserve PR #5085, kthena #1803: an upgrade of the operator rolled every workload."""
     history = History()
     first = history.go(seen())
-    again = history.go(seen(replicas=7, scaling={"maxReplicas": 9}, generation=8), NEW)
+    again = history.go(seen(replicas=7, scaling={"maxReplicas": 9}, rollout={"strategy": "InPlace"}, generation=8), NEW)
     assert again == replace(first, write=(), delete=())
 
 
@@ -62,7 +62,7 @@ def test_the_old_spec_is_the_old_revision_again() -> None:
 
 def test_only_what_pods_depend_on_makes_a_revision() -> None:
     plan = History().plan(seen())
-    assert stays_at(plan.use, seen(replicas=0, scaling={"maxReplicas": 2}, slo={}))
+    assert stays_at(plan.use, seen(replicas=0, scaling={"maxReplicas": 2}, rollout={"strategy": "Surge"}, slo={}))
     assert not stays_at(plan.use, seen(drain={"timeout": "9s"}))
 
 

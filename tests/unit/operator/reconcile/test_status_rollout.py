@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from tests.support.pools import (
+    ended,
     make_deployment,
     make_pod,
     pod_condition,
+    restarting,
+    unschedulable,
 )
 from tests.support.status_scene import Scene
 
@@ -53,3 +56,41 @@ def test_a_new_template_is_a_rollout_as_soon_as_it_is_written() -> None:
     scene.deployment = make_deployment(1, replicas=2, updatedReplicas=1, conditions=[rolled_out])
     scene.look()
     assert scene.condition("RolloutComplete")[:2] == ("False", "RollingOut")
+
+
+FULL = "0/1 nodes are available: 1 Insufficient memory."
+NOWHERE = "0/1 nodes are available: preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+QUOTA = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: q"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "waits", "conditions", "want"),
+    [
+        ("Auto", FULL, [], "; if it stays so for 60 s, this roll goes on in place"),
+        ("Auto", NOWHERE, [], "; no pod is ended for it, since it would not fit even then"),
+        ("Surge", FULL, [], "; this roll waits for room: spec.rollout.strategy InPlace needs no room for one pod more"),
+        ("InPlace", FULL, [], FULL),
+        ("Auto", FULL, [QUOTA], "; spec.rollout.strategy InPlace needs no room for one pod more"),
+    ],
+)
+def test_a_roll_that_finds_no_room_says_what_comes_next(
+    strategy: str, waits: str, conditions: list[dict[str, Any]], want: str
+) -> None:
+    scene = Scene(wanted=1, rollout={"strategy": strategy})
+    scene.deployment = make_deployment(1, replicas=2, updatedReplicas=1, conditions=conditions)
+    scene.pods = [make_pod("old", ready=True, template_hash="older"), unschedulable("new", waits)]
+    scene.look()
+    assert scene.condition("RolloutComplete")[2].endswith(want)
+    assert "place" not in scene.condition("Degraded")[2]
+
+
+def test_an_old_pod_in_trouble_is_told_of_while_others_of_its_revision_serve() -> None:
+    scene = Scene(wanted=2)
+    scene.deployment = make_deployment(2, replicas=3, updatedReplicas=1, availableReplicas=1)
+    broken = make_pod("a", engine=restarting(ended(137, reason="OOMKilled")), template_hash="older")
+    scene.pods = [broken, make_pod("b", ready=True, template_hash="older"), make_pod("c")]
+    scene.look()
+    assert scene.condition("Degraded")[:2] == ("True", "OutOfMemory")
+    scene.pods[1] = make_pod("b", engine=restarting(ended(137, reason="OOMKilled")), template_hash="older")
+    scene.look()
+    assert scene.condition("Degraded")[0] == "False", "a revision that does not serve is being left"

@@ -1,0 +1,127 @@
+"""Rolls on a real API server and its controllers: with a surge, in place, and from the one to the other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kvik_operator.names import ANNOTATION_ROLL_IN_PLACE
+from tests.support.kubectl import condition as condition_of
+from tests.support.operator_rig import Rig, eventually, holds
+
+pytestmark = pytest.mark.timeout(300)
+
+SURGE = {"maxSurge": 1, "maxUnavailable": 0}
+IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def condition(rig: Rig, kind: str) -> Mapping[str, str]:
+    """Of the pool's status; empty before it is written."""
+    return condition_of(rig.pool(), kind) or {}
+
+
+def settled(rig: Rig, **spec: Any) -> set[str]:
+    """The uids of a pool's two pods, which fill the room that there is."""
+    rig.kubelet.room = 2
+    rig.operator()
+    rig.create(replicas=2, **spec)
+    rig.wait_ready()
+    eventually("the first roll to be over", lambda: rolled(rig, "--max-requests=32"), 30, rig.explain)
+    return uids(rig)
+
+
+def uids(rig: Rig) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in rig.pods()}
+
+
+def of(rig: Rig, argument: str) -> list[Mapping[str, Any]]:
+    """The pods whose engines have this argument."""
+    return [pod for pod in rig.pods() if argument in pod["spec"]["containers"][0]["args"]]
+
+
+def rolled(rig: Rig, argument: str) -> bool:
+    return len(rig.pods()) == len(of(rig, argument)) == 2 and condition(rig, "RolloutComplete").get("status") == "True"
+
+
+def pace(rig: Rig) -> tuple[Any, bool]:
+    """What the Deployment may do, and whether it is noted that a roll went over to it."""
+    deployment: Mapping[str, Any] = rig.deployment() or {"metadata": {}, "spec": {"strategy": {}}}
+    noted = ANNOTATION_ROLL_IN_PLACE in (deployment["metadata"].get("annotations") or {})
+    return deployment["spec"]["strategy"].get("rollingUpdate"), noted
+
+
+def change(rig: Rig, requests: int) -> None:
+    """Ask for other pods."""
+    rig.patch({"batching": {"maxRequests": requests}})
+
+
+def test_a_full_cluster_is_rolled_in_place_also_by_an_operator_that_starts_in_the_middle(operated: Rig) -> None:
+    """LLMKube #192, kserve #4188: the surge pod stays Pending for ever where every GPU is taken."""
+    rig = operated
+    settled(rig)
+    rig.kubelet.waited = 61
+    rig.kubelet.starts = lambda pod: "--max-requests=8" not in pod["spec"]["containers"][0]["args"]
+    change(rig, 8)
+    eventually("the roll to go on in place", lambda: pace(rig) == (IN_PLACE, True), 30, rig.explain)
+    eventually("one old pod to be left", lambda: len(of(rig, "--max-requests=32")) == 1, 30, rig.explain)
+    eventually("an Event to tell of it", lambda: rig.events("SurgeUnschedulable"), 30, rig.explain)
+    complete = condition(rig, "RolloutComplete")
+    assert (complete["status"], complete["reason"]) == ("False", "SurgeUnschedulable")
+    assert "in place" in complete["message"]
+
+    operator, _ = rig.started[-1]
+    operator.kill()
+    rig.clear_lease()
+    rig.operator()
+    holds("the roll goes on alike", lambda: pace(rig) == (IN_PLACE, True) and len(of(rig, "=32")) <= 1, 4)
+    assert condition(rig, "Ready")["status"] == "True"
+
+    rig.kubelet.starts = lambda _: True
+    eventually("all pods to be new", lambda: rolled(rig, "--max-requests=8"), 60, rig.explain)
+    eventually("the next roll to begin with a surge", lambda: pace(rig) == (SURGE, False), 30, rig.explain)
+    assert len(rig.events("SurgeUnschedulable")) == 1
+
+
+@pytest.mark.long
+def test_surge_waits_for_room_and_says_so(operated: Rig) -> None:
+    rig = operated
+    before = settled(rig, rollout={"strategy": "Surge"})
+    rig.kubelet.waited = 3600
+    change(rig, 8)
+    eventually(
+        "the way out to be told",
+        lambda: "waits for room" in condition(rig, "RolloutComplete").get("message", ""),
+        30,
+        rig.explain,
+    )
+    holds("no pod is ended", lambda: before < uids(rig) and pace(rig) == (SURGE, False), 3)
+    rig.kubelet.room = 3
+    eventually("the roll to be over", lambda: rolled(rig, "--max-requests=8"), 60, rig.explain)
+
+
+def test_a_change_of_strategy_rolls_nothing_and_in_place_needs_no_room(operated: Rig) -> None:
+    rig = operated
+    before = settled(rig)
+    rig.patch({"rollout": {"strategy": "InPlace"}})
+    eventually("the Deployment to know", lambda: pace(rig) == (IN_PLACE, False), 30, rig.explain)
+    holds("no pod is touched", lambda: uids(rig) == before, 3)
+    assert len(rig.kubectl_list("replicasets.apps", "kvik.dev/pool=chat")) == len(rig.revisions()) == 1
+    assert condition(rig, "RolloutComplete")["status"] == "True"
+
+    change(rig, 8)
+    eventually("the roll to be over", lambda: rolled(rig, "--max-requests=8"), 60, rig.explain)
+    assert not uids(rig) & before
+    assert rig.events("SurgeUnschedulable") == []
+
+
+@pytest.mark.long
+def test_a_revision_that_is_never_ready_takes_no_good_pod_down_and_is_left_by_a_good_one(operated: Rig) -> None:
+    rig = operated
+    before = settled(rig)
+    rig.kubelet.room = 3
+    rig.kubelet.starts = lambda pod: "--max-requests=8" not in pod["spec"]["containers"][0]["args"]
+    change(rig, 8)
+    eventually("a pod of the bad revision", lambda: of(rig, "--max-requests=8"), 30, rig.explain)
+    holds("the good ones stay", lambda: before < uids(rig), 3)
+    change(rig, 16)
+    eventually("the third revision everywhere", lambda: rolled(rig, "--max-requests=16"), 60, rig.explain)
