@@ -11,7 +11,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     # what: (spec, the field in the message, words of the message)
     "no_source": ({"model": {}}, "spec.model.source", "Required value"),
     "empty_source": ({"model": {"source": ""}}, "spec.model.source", "at least 1 chars"),
-    "unknown_scheme": ({"model": {"source": "http://x/y"}}, "spec.model.source", "hf://ORG/NAME@REV"),
+    "unknown_scheme": ({"model": {"source": "http://x/y"}}, "spec.model.source", "not http://x/y"),
     "s3_not_yet": ({"model": {"source": "s3://bucket/x"}}, "spec.model.source", "must be hf://"),
     "hf_without_revision": ({"model": {"source": "hf://org/name"}}, "spec.model.source", "needs a revision"),
     "hf_without_org": ({"model": {"source": "hf://name@main"}}, "spec.model.source", "needs a revision"),
@@ -24,7 +24,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "secret_without_hf": (
         {"model": {"source": SOURCE, "secretRef": {"name": "x"}}},
         "spec.model.secretRef",
-        "only used by hf://",
+        f"only used by hf:// sources, not by {SOURCE}",
     ),
     "short_digest": ({"model": {"source": SOURCE, "digest": "sha256:1"}}, "spec.model.digest", "should match"),
     "model_name_with_space": ({"model": {"source": SOURCE, "name": "a b"}}, "spec.model.name", "should match"),
@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.kvCache.swapSpace",
         "would stay empty",
     ),
-    "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0"),
+    "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0, not 0"),
     "odd_block": ({"kvCache": {"blockTokens": 17}}, "spec.kvCache.blockTokens", "supported values"),
     "unknown_prefix_cache": ({"kvCache": {"prefixCache": "Tree"}}, "spec.kvCache.prefixCache", "Radix"),
     "hundred_percent": ({"kvCache": {"memoryPercent": 100}}, "spec.kvCache.memoryPercent", "less than or equal to 98"),
@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "cpu_request_over_limit": (
         {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}},
         "spec.resources.requests.cpu",
-        "must not exceed limits.cpu",
+        "must not exceed limits.cpu, and 2 is more than 1500m",
     ),
     "negative_replicas": ({"replicas": -1}, "spec.replicas", "greater than or equal to 0"),
     "fractional_replicas": ({"replicas": 1.5}, "spec.replicas", "type int"),
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "at most 1h",
     ),
     "unknown_strategy": ({"rollout": {"strategy": "Recreate"}}, "spec.rollout.strategy", "InPlace"),
-    "long_drain": ({"drain": {"timeout": "2h"}}, "spec.drain.timeout", "at most 1h"),
+    "long_drain": ({"drain": {"timeout": "2h"}}, "spec.drain.timeout", "at most 1h, not 2h"),
     "long_startup": ({"startup": {"timeout": "7h"}}, "spec.startup.timeout", "at most 6h"),
     "our_label": (
         {"template": {"labels": {"kvik.dev/pool": "other"}}},
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.template.env",
         "resources decide",
     ),
-    "ld_preload": ({"template": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "spec.template.env", "reserved"),
+    "ld_preload": ({"template": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "spec.template.env", "LD_PRELOAD is"),
     "python_path": ({"template": {"env": [{"name": "PYTHONPATH", "value": "x"}]}}, "spec.template.env", "reserved"),
     "token_in_env": ({"template": {"env": [{"name": "HF_TOKEN", "value": "x"}]}}, "spec.template.env", "reserved"),
     "same_variable_twice": (
