@@ -41,9 +41,9 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
         return LocalModel(folder, _model_name(source), read_provenance(folder).revision)
     path = Path(source).absolute()
     if not path.exists():
-        raise StartError(
-            StartReason.MODEL_NOT_FOUND, f"{source} does not exist; a model is demo, a path, or hf://ORG/NAME@REV"
-        )
+        # What begins like a path is meant as one, by a pool above all, which has other sources.
+        forms = "" if source.startswith("/") else "; a model is demo, a path, or hf://ORG/NAME@REV"
+        raise StartError(StartReason.MODEL_NOT_FOUND, f"{source} does not exist{forms}")
     return LocalModel(path, path.stem if path.is_file() else path.name, read_provenance(path).revision)
 
 

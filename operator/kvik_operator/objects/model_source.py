@@ -9,6 +9,11 @@ MODELS_PATH: Final = "/models"
 FETCHED_PATH: Final = "/models/pool"
 CLAIM_PATH: Final = "/models/claim"
 VOLUME: Final = "models"
+_PLACES: Final = {
+    "hf": ("a repository of a model hub", "hf://ORG/NAME@REV[#FILE.gguf]"),
+    "pvc": ("a path in a PersistentVolumeClaim", "pvc://CLAIM/PATH"),
+    "file": ("a path in the engine image", "file:///models/PATH"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,13 @@ class ModelSource:
     """What `kvik model pull` is given in an init container; None: nothing is fetched."""
     volume: dict[str, Any] | None
     mount_path: str | None
+
+
+def place_in_words(source: str) -> str:
+    """Where a pool's source lies, and where else a model may be: for somebody whose pod did not find it."""
+    scheme = source.partition("://")[0]
+    others = " or ".join(form for other, (_, form) in _PLACES.items() if other != scheme)
+    return f"{source} is {_PLACES[scheme][0]}; a model may also be {others}" if scheme in _PLACES else source
 
 
 def model_source(source: str) -> ModelSource:

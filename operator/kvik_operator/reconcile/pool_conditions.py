@@ -10,6 +10,7 @@ from typing import Final
 
 from kvik_operator.crd.conditions import Condition
 from kvik_operator.names import ENGINE_REASONS, ConditionType, Reason
+from kvik_operator.objects.model_source import place_in_words
 from kvik_operator.reconcile.findings import Findings, deployment_condition
 from kvik_operator.reconcile.pod_state import Phase, PodState, Problem
 from kvik_operator.reconcile.rollout import room_is_coming
@@ -57,7 +58,7 @@ def first_problem(findings: Findings) -> Problem | None:
     if refused is not None:
         return refused
     problem = _most_urgent(findings, findings.current) or _most_urgent(findings, _in_service(findings.older))
-    return None if problem is None else _with_mounts(problem, findings.observed)
+    return None if problem is None else _as_the_pool_has_it(problem, findings.observed)
 
 
 def _ready(findings: Findings, problem: Problem | None) -> Condition:
@@ -143,12 +144,14 @@ def _most_urgent(findings: Findings, pods: Sequence[PodState]) -> Problem | None
     return Problem(reason, f"{problem.message} (and {others} more pods)") if others else problem
 
 
-def _with_mounts(problem: Problem, observed: Observed) -> Problem:
-    """A mount that hangs does not say which: name what the pool mounts."""
-    model = observed.pool.spec.model
-    if problem.reason is not Reason.MOUNT_FAILED or model.secret_ref is None:
-        return problem
-    return Problem(problem.reason, f"{problem.message}; it needs the Secret {model.secret_ref.name} with a key token")
+def _as_the_pool_has_it(problem: Problem, observed: Observed) -> Problem:
+    """A mount that hangs does not say which, and an engine knows the path that it was given: say what the pool has."""
+    model, more = observed.pool.spec.model, ""
+    if problem.reason is Reason.MOUNT_FAILED and model.secret_ref is not None:
+        more = f"; it needs the Secret {model.secret_ref.name} with a key token"
+    if problem.reason is Reason.MODEL_NOT_FOUND:
+        more = f"; spec.model.source {place_in_words(model.source)}"
+    return Problem(problem.reason, problem.message + more)
 
 
 def _refused_pods(deployed: Object | None) -> Problem | None:

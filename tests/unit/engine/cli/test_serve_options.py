@@ -158,9 +158,11 @@ def test_a_folder_is_named_after_its_last_part_and_pull_notes_are_read(tmp_path:
 
 
 def test_a_missing_path_is_model_not_found(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="a model is demo, a path, or hf://ORG/NAME@REV") as caught:
+    with pytest.raises(StartError, match=r"/nothing does not exist$") as caught:
         build(str(tmp_path / "nothing"), tmp_path)
     assert caught.value.reason is StartReason.MODEL_NOT_FOUND
+    with pytest.raises(StartError, match="nothing does not exist; a model is demo, a path, or hf://ORG/NAME@REV"):
+        build("nothing", tmp_path)
 
 
 def test_help_shows_every_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,10 +84,27 @@ def test_the_newest_pods_problem_is_told_first() -> None:
 
 def test_the_engines_word_is_told_before_a_vaguer_one_and_counted() -> None:
     scene = Scene(wanted=3)
-    lost = restarting(ended(78, "ModelNotFound: no such file"))
+    lost = restarting(ended(78, "ModelInvalid: truncated"))
     scene.pods = [make_pod("a", engine=CRASH), make_pod("b", engine=lost), make_pod("c", engine=lost)]
     scene.look()
-    assert scene.condition("Ready") == ("False", "ModelNotFound", "Pod b: no such file (and 1 more pods)")
+    assert scene.condition("Ready") == ("False", "ModelInvalid", "Pod b: truncated (and 1 more pods)")
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "others"),
+    [
+        ("file:///models/x.gguf", "a path in the engine image", "hf://ORG/NAME@REV[#FILE.gguf] or pvc://CLAIM/PATH"),
+        ("pvc://a/x", "a path in a PersistentVolumeClaim", "hf://ORG/NAME@REV[#FILE.gguf] or file:///models/PATH"),
+        ("hf://o/n@r", "a repository of a model hub", "pvc://CLAIM/PATH or file:///models/PATH"),
+    ],
+)
+def test_a_model_that_is_not_found_is_told_by_the_pools_own_source(source: str, place: str, others: str) -> None:
+    """The engine knows the path that it was given, and sources that a pool does not have."""
+    scene = Scene(model={"source": source})
+    scene.pods = [make_pod(engine=restarting(ended(78, "ModelNotFound: /models/claim/x does not exist")))]
+    scene.look()
+    words = f"spec.model.source {source} is {place}; a model may also be {others}"
+    assert scene.condition("Ready")[2] == f"Pod chat-1: /models/claim/x does not exist; {words}"
 
 
 @pytest.mark.parametrize(
