@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "ARCHITECTURE.md"
 HEADING = "## Every file\n"
-PACKAGES = ("engine/kvik_engine", "kernels/kvik_kernels", "operator/kvik_operator")
+PACKAGES = ("engine/kvik_engine", "kernels/kvik_kernels", "kubectl/kvik_kubectl", "operator/kvik_operator")
 FIRST_SENTENCE = re.compile(r"^(.+?[.!?])(?= [A-Z`]|$)")
 
 

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
-LOCKS = ("uv", "engine", "operator", "dev")
+LOCKS = ("uv", "engine", "operator", "kubectl", "dev")
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))?(?: \\)?$")
 
 
@@ -81,7 +81,7 @@ def transitive(name: str, pins: dict[str, str]) -> list[str]:
 def packages_differ() -> list[str]:
     """Where a package's own dependencies are not the lines of its .in file."""
     problems = []
-    for name in ("engine", "operator"):
+    for name in ("engine", "operator", "kubectl"):
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
         declared = {str(Requirement(text)) for text in project["dependencies"] if not text.startswith("kvik-")}
         differing = declared ^ {str(requirement) for requirement in asked(name)}

@@ -6,7 +6,7 @@ PATH=$PWD/.venv/bin:$PATH
 
 step_format() { ruff format --check --quiet .; }
 step_rules() { ruff check --quiet .; }
-step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels images scripts bench tests/cluster; }
+step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels kubectl/kvik_kubectl images scripts bench tests/cluster; }
 step_imports() { lint-imports --no-cache --no-logo; }
 step_locks() { python scripts/check_locks.py; }
 step_pages() { python scripts/architecture.py --check; }

@@ -18,7 +18,7 @@ lock() {
 
 lock triton36
 # The environments below may be one environment: a package has the same version in each.
-for name in uv engine operator dev; do
+for name in uv engine operator kubectl dev; do
     lock "$name"
     options+=(--constraint "$name.txt")
 done

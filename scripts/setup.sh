@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes .venv: uv, the locked packages of requirements/dev.txt, and the three packages of this repository, editable.
+# Makes .venv: uv, the locked packages of requirements/dev.txt, and the four packages of this repository, editable.
 # Does nothing, in a few milliseconds, while the files it was made from are unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-inputs=(requirements/uv.txt requirements/dev.txt {engine,operator,kernels}/pyproject.toml scripts/setup.sh)
+inputs=(requirements/uv.txt requirements/dev.txt {engine,operator,kernels,kubectl}/pyproject.toml scripts/setup.sh)
 key=$({ pwd && cat "${inputs[@]}"; } | sha256sum)
 if [ -x .venv/bin/uv ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$key" ]; then
     exit 0
@@ -48,6 +48,6 @@ fi
 say "Installing the locked packages (about 6 GB the first time)"
 export VIRTUAL_ENV=$PWD/.venv
 .venv/bin/uv pip install --require-hashes --requirement requirements/dev.txt
-.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --editable kernels --editable engine --editable operator
+.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --editable kernels --editable engine --editable operator --editable kubectl
 printf '%s\n' "$key" >.venv/made-from
 say "Ready: .venv"

@@ -90,6 +90,7 @@ def files_of(pattern: str, but: tuple[str, ...] = ()) -> list[Path]:
 ENGINE = "engine/kvik_engine"
 OPERATOR = "operator/kvik_operator"
 KERNELS = "kernels/kvik_kernels"
+PLUGIN = "kubectl/kvik_kubectl"
 RUNS_ON_OTHER_GPU_IMAGES = (
     "scheduler/**/*",
     "kv/**/*",
@@ -113,6 +114,9 @@ def acting(folder: str) -> tuple[str, ...]:
 
 
 RULES: list[Allow | Forbid] = [
+    # yaml and urllib3 are the client library's own: their errors are told from it.
+    Allow(f"{PLUGIN}/connection.py", STDLIB | {"kvik_kubectl", "kubernetes", "yaml", "urllib3"}),
+    Allow(f"{PLUGIN}/**/*.py", STDLIB | {"kvik_kubectl"}, but=(f"{PLUGIN}/connection.py",)),
     Allow(f"{KERNELS}/**/*.py", STDLIB | {"kvik_kernels", "torch", "triton"}),
     Forbid(f"{KERNELS}/**/*.py", frozenset({"triton"}), but=(f"{KERNELS}/*/kernel.py", f"{KERNELS}/aot.py")),
     Forbid(f"{KERNELS}/*/kernel.py", frozenset({"torch"})),
@@ -310,7 +314,7 @@ def test_every_package_carries_the_version_of_the_version_file() -> None:
 
     versions = {
         folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]["version"]
-        for folder in ("engine", "operator", "kernels")
+        for folder in ("engine", "operator", "kernels", "kubectl")
     }
 
     assert versions == dict.fromkeys(versions, want)

@@ -1,0 +1,5 @@
+"""The plugin's one error: a sentence for people, printed as one line, exit code 1."""
+
+
+class PluginError(Exception):
+    """What could not be done, and why. A line without a full stop at its end."""
