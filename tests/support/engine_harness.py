@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from kvik_engine.core.check import Bounds
 from kvik_engine.core.gate import QueueGate
@@ -28,8 +29,8 @@ from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
 from kvik_engine.step import Row, Runner
-from tests.support.fake_disk import FakeDisk
 from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, likely_after, solo_output
+from tests.support.held_disk import Fault, HeldDisk
 from tests.support.plain_beam_search import Found, plain_beam_search
 
 API = 1
@@ -79,8 +80,11 @@ class Harness:
     swap_slots: int = 0
     preemption_mode: PreemptionMode = PreemptionMode.SWAP
     swap_threshold: int | None = None
-    disk: bool = False
-    """Below the swap space; `fake_disk.go_on` lets its jobs end."""
+    disk_cache: Path | None = None
+    """Below the swap space; `disk.go_on` lets its jobs end."""
+    disk_blocks: int = 1000
+    disk_fault: Fault = Fault.NONE
+    """At the start."""
     overlap: int = 0
     context: int = 4096
     runner: FakeRunner | None = None
@@ -91,7 +95,7 @@ class Harness:
             block_tokens=self.block_tokens, rows=self.max_requests, windows=self.windows
         )
         self.fake.allocate(self.blocks)
-        self.fake_disk = FakeDisk(self.fake)
+        self.disk: HeldDisk | None = None
         groups = self.fake.facts.groups
         cache: PrefixCache = self.index(groups) if self.prefix_cache else NoPrefixCache(len(groups))
         names = ContentNames(self.block_tokens)
@@ -128,7 +132,16 @@ class Harness:
             bytes_per_token=self.fake.block_bytes // self.block_tokens,
             copy_bytes_per_second=space.copy_bytes_per_second,
         )
-        return HostTier(self.kv, HostPool(self.swap_slots), names, choice, self.fake_disk if self.disk else None)
+        if self.disk_cache is not None:
+            self.disk = HeldDisk(
+                self.disk_cache,
+                space.memory,
+                block_bytes=self.fake.block_bytes,
+                max_blocks=self.disk_blocks,
+                clock=lambda: self.now,
+                fault=self.disk_fault,
+            )
+        return HostTier(self.kv, HostPool(self.swap_slots), names, choice, self.disk and self.disk.tier)
 
     def submit(
         self,

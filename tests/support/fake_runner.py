@@ -36,6 +36,7 @@ VOCAB = 64
 END_TOKEN = 0
 POISON = -1
 _MASK = (1 << 61) - 1
+_NUMBER_BYTES = 8
 
 
 class FakeRunnerError(AssertionError):
@@ -157,7 +158,8 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         self.fail_rows: set[Row] = set()
         self.blocks: list[list[int]] = []
-        self.slots: list[list[int]] = []
+        self.slots: list[memoryview] = []
+        """As 64-bit numbers."""
         self._rows: dict[Row, _RowState] = {}
         self._launched: deque[StepPlan] = deque()
 
@@ -190,13 +192,17 @@ class FakeRunner:
         return len(self.blocks) * self.block_bytes
 
     def allocate_host(self, slots: int) -> HostSpace:
-        self.slots = [[POISON] * self.block_tokens for _ in range(slots)]
-        return HostSpace(bytes=slots * self.block_bytes, copy_bytes_per_second=1e6, memory=memoryview(bytearray()))
+        memory = memoryview(bytearray(slots * self.block_bytes))
+        size, content = self.block_bytes, self.block_tokens * _NUMBER_BYTES
+        self._expect(content <= size, "a block's bytes do not hold a number for each token")
+        self.slots = [memory[slot * size :][:content].cast("q") for slot in range(slots)]
+        self.poison_slots(range(slots))
+        return HostSpace(bytes=len(memory), copy_bytes_per_second=1e6, memory=memory)
 
     def poison_slots(self, slots: Iterable[HostSlot]) -> None:
         """As poison, for the swap space."""
         for slot in slots:
-            self.slots[slot] = [POISON] * self.block_tokens
+            self._fill_slot(slot, [POISON] * self.block_tokens)
 
     def poison(self, blocks: Iterable[BlockId]) -> None:
         """Whoever still reads these blocks fails."""
@@ -233,14 +239,18 @@ class FakeRunner:
 
     def _move_blocks(self, plan: StepPlan) -> None:
         for out in plan.swap_outs:
-            self.slots[out.slot] = self._content(self.blocks[out.block], f"block {out.block}")
+            self._fill_slot(out.slot, self._content(self.blocks[out.block], f"block {out.block}"))
         for copy in plan.copies:
             self.blocks[copy.target] = list(self.blocks[copy.source])
         for back in plan.swap_ins:
             self._expect(back.block != 0, "block 0 is scratch")
             self.blocks[back.block] = self._content(self.slots[back.slot], f"slot {back.slot}")
 
-    def _content(self, values: list[int], where: str) -> list[int]:
+    def _fill_slot(self, slot: HostSlot, values: Sequence[int]) -> None:
+        for place, value in enumerate(values):
+            self.slots[slot][place] = value
+
+    def _content(self, values: Sequence[int], where: str) -> list[int]:
         self._expect(values[0] != POISON, f"{where} is copied, but was freed or never written")
         return list(values)
 

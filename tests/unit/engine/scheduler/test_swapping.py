@@ -1,10 +1,13 @@
 """Preempted KV that goes to the host and comes back, and evicted prefixes that do: the core on a fake model."""
 
+from pathlib import Path
+
 import pytest
 
 from kvik_engine.request import Life, Request
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from tests.support.engine_harness import API, Harness
+from tests.support.held_disk import Damage, Fault, HeldDisk
 
 LONG = {"max_tokens": 24, "min_tokens": 24}
 OVERLAPS = pytest.mark.parametrize("overlap", [0, 1])
@@ -262,30 +265,35 @@ def test_swapped_kv_pushes_cached_prefixes_out_and_never_the_other_way_round() -
     assert harness.scheduler.counters.swaps > 0
 
 
-def spilled(**settings: object) -> Harness:
+def spilled(disk_cache: Path, **settings: object) -> Harness:
     """As flooded, with a swap space of one prompt only: the others lie on the disk."""
-    defaults: dict[str, object] = {"blocks": 12, "swap_slots": 12, "disk": True}
+    defaults: dict[str, object] = {"blocks": 12, "swap_slots": 12, "disk_cache": disk_cache}
     harness = Harness(**{**defaults, **settings})  # type: ignore[arg-type]
     for number in range(6):
         harness.submit(number, prompt(number, 24), max_tokens=1)
         harness.run()
-        harness.fake_disk.go_on(100)
+        disk_of(harness).go_on(100)
     return harness
 
 
-def run_with_disk(harness: Harness, *, fail: bool = False) -> None:
+def disk_of(harness: Harness) -> HeldDisk:
+    assert harness.disk is not None
+    return harness.disk
+
+
+def run_with_disk(harness: Harness) -> None:
     """To the end, with a disk that needs a step for each block."""
     for _ in range(500):
         if not harness.core.busy and not harness.channel.inbox:
             break
         harness.step()
-        harness.fake_disk.go_on(1, fail=fail)
+        disk_of(harness).go_on(1)
     harness.run()
 
 
 @OVERLAPS
-def test_a_prefix_from_the_disk_gives_the_cold_answer(overlap: int) -> None:
-    harness = spilled(overlap=overlap)
+def test_a_prefix_from_the_disk_gives_the_cold_answer(overlap: int, tmp_path: Path) -> None:
+    harness = spilled(tmp_path, overlap=overlap)
     before = computed_tokens(harness)
     harness.submit(9, [*prompt(0, 24), 7], max_tokens=8, min_tokens=8)
     run_with_disk(harness)
@@ -293,17 +301,17 @@ def test_a_prefix_from_the_disk_gives_the_cold_answer(overlap: int) -> None:
     harness.assert_solo(9)
     assert harness.heard[9, 0].cached_tokens == 24
     assert computed_tokens(harness) - before == 1 + 7
-    assert harness.fake_disk.use.read == 6
+    assert disk_of(harness).tier.use.read == 6
 
 
 @OVERLAPS
-def test_others_go_on_while_a_prefix_is_read_from_the_disk(overlap: int) -> None:
-    harness = spilled(overlap=overlap, blocks=24)
+def test_others_go_on_while_a_prefix_is_read_from_the_disk(overlap: int, tmp_path: Path) -> None:
+    harness = spilled(tmp_path, overlap=overlap, blocks=24)
     harness.submit(8, [1, 2, 3], max_tokens=12, min_tokens=12)
     harness.submit(9, [*prompt(0, 24), 7], max_tokens=8, min_tokens=8)
     for _ in range(40):
         harness.step()
-    assert len(harness.fake_disk.waiting) > 0
+    assert len(disk_of(harness).waiting) > 0
     assert len(harness.output(8)) == 12
     assert (9, 0) not in harness.heard
     run_with_disk(harness)
@@ -313,10 +321,15 @@ def test_others_go_on_while_a_prefix_is_read_from_the_disk(overlap: int) -> None
 
 
 @OVERLAPS
-def test_what_the_disk_cannot_read_is_computed(overlap: int) -> None:
-    harness = spilled(overlap=overlap)
+@pytest.mark.parametrize("why", [*Damage, Fault.GONE])
+def test_what_the_disk_cannot_read_is_computed(why: Damage | Fault, overlap: int, tmp_path: Path) -> None:
+    harness = spilled(tmp_path, overlap=overlap)
+    if isinstance(why, Damage):
+        disk_of(harness).damage(why, every=1)
+    else:
+        disk_of(harness).files.fault = why
     harness.submit(9, [*prompt(0, 24), 7], max_tokens=8, min_tokens=8)
-    run_with_disk(harness, fail=True)
+    run_with_disk(harness)
 
     harness.assert_solo(9)
     assert harness.heard[9, 0].cached_tokens == 0
@@ -324,27 +337,27 @@ def test_what_the_disk_cannot_read_is_computed(overlap: int) -> None:
 
 @OVERLAPS
 @pytest.mark.parametrize("steps", range(1, 9))
-def test_a_request_that_leaves_while_the_disk_is_read_loses_nothing(steps: int, overlap: int) -> None:
-    harness = spilled(overlap=overlap)
+def test_a_request_that_leaves_while_the_disk_is_read_loses_nothing(steps: int, overlap: int, tmp_path: Path) -> None:
+    harness = spilled(tmp_path, overlap=overlap)
     harness.submit(9, [*prompt(0, 24), 7], max_tokens=8, min_tokens=8)
     for _ in range(steps):
         harness.step()
-        harness.fake_disk.go_on(1)
+        disk_of(harness).go_on(1)
     harness.abort(9)
     run_with_disk(harness)
-    harness.fake_disk.go_on(100)
+    disk_of(harness).go_on(100)
     harness.submit(10, [*prompt(0, 24), 7], max_tokens=8, min_tokens=8)
     run_with_disk(harness)
 
     harness.assert_solo(10)
 
 
-def test_two_requests_wait_for_one_reading_of_a_prefix() -> None:
-    harness = spilled(blocks=20, swap_slots=6)
+def test_two_requests_wait_for_one_reading_of_a_prefix(tmp_path: Path) -> None:
+    harness = spilled(tmp_path, blocks=20, swap_slots=6)
     for request_id in (9, 10):
         harness.submit(request_id, [*prompt(0, 24), request_id], max_tokens=8, min_tokens=8)
     run_with_disk(harness)
 
     harness.assert_solo(9)
     harness.assert_solo(10)
-    assert harness.fake_disk.use.read == 6
+    assert disk_of(harness).tier.use.read == 6
