@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTION = (ROOT / "docs" / "contract.md").read_text().partition("## 8.")[2]
 CRD = yaml.safe_load((ROOT / "crds" / "inferencepools.kvik.dev.yaml").read_text())
 SPEC = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+RELEASED = ROOT / "tests" / "data" / "released"
 IMAGE = EngineImage("kvik/engine:0.1.0-cpu", "IfNotPresent")
 
 WHOLE: dict[str, Any] = {
@@ -118,6 +119,14 @@ def test_both_and_the_schema_take_the_same_versions(text: str) -> None:
 
     of_schema = re.search(SPEC["engine"]["properties"]["version"]["pattern"], text) is not None
     assert parses() == of_schema == (re.fullmatch(plugin.VERSION_PATTERN, text) is not None)
+
+
+@pytest.mark.parametrize("path", sorted(RELEASED.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_plugin_reads_what_every_version_has_stored(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    (revision,) = plugin.revisions_of(make_pool(), [document["revision"]])
+    assert revision.engine == path.parent.name
+    assert revision.spec == plugin.inputs_of(document["spec"])
 
 
 def test_another_pools_revisions_are_not_read() -> None:

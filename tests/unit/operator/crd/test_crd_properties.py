@@ -16,12 +16,24 @@ JSON = st.recursive(
     max_leaves=8,
 )
 GROUPS = [
-    *("model", "slo", "batching", "kvCache", "resources", "replicas"),
+    *("model", "slo", "batching", "kvCache", "resources", "replicas", "engine"),
     *("scaling", "rollout", "startup", "drain", "template"),
 ]
 FIELDS = [
     *("source", "name", "secretRef", "class", "ttft", "maxRequests", "maxBatchTokens", "size", "blockTokens"),
-    *("device", "requests", "limits", "cpu", "memory", "maxReplicas", "podFullAt", "timeout", "env", "tolerations"),
+    *(
+        "device",
+        "requests",
+        "limits",
+        "cpu",
+        "memory",
+        "maxReplicas",
+        "podFullAt",
+        "timeout",
+        "env",
+        "tolerations",
+        "version",
+    ),
 ]
 
 
