@@ -61,6 +61,8 @@ class Heard:
     finish: FinishReason | None = None
     stop_tokens: int = 0
     cached_tokens: int = 0
+    logprob: float = 0.0
+    """Of all its tokens, the one that ended it included, where log-probabilities were asked for."""
     error: str | None = None
 
 

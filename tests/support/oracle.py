@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GgufConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig, LlamaForCausalLM, PreTrainedModel
 
 DATA = Path(__file__).parents[1] / "data" / "oracle_prompts.json"
 STEPS = 64
@@ -52,6 +52,19 @@ class Oracle:
         """fp32 [STEPS, vocabulary]: before each token of the recorded continuation."""
         ids = torch.tensor([case.prompt + case.tokens[:-1]])
         return self._model(ids, use_cache=False).logits[0, len(case.prompt) - 1 :]
+
+    @torch.inference_mode()
+    def beams(self, prompt: list[int], width: int, tokens: int) -> list[list[int]]:
+        """Answers of a beam search, best first, end tokens ignored."""
+        ids = torch.tensor([prompt])
+        done = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=GenerationConfig(
+                num_beams=width, num_return_sequences=width, do_sample=False, max_new_tokens=tokens
+            ),
+        )
+        return done[:, len(prompt) :].tolist()
 
 
 def load_oracle(gguf: Path) -> Oracle:

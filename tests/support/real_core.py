@@ -101,6 +101,8 @@ class RealCore:
                 one = heard.setdefault((output.request_id, output.choice), Heard())
                 one.tokens.extend(token.token for token in output.tokens)
                 one.finish = output.finish
+                one.stop_tokens += output.stop_tokens
+                one.logprob += sum(token.logprob or 0.0 for token in output.tokens) + (output.stop_logprob or 0.0)
                 one.cached_tokens = output.cached_tokens
                 assert output.finish in (None, FinishReason.LENGTH, FinishReason.STOP), output
 
