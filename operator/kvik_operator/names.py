@@ -123,6 +123,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     PODS_REFUSED = "PodsRefused"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    NODE_LOST = "NodeLost"
     PODS_NOT_READY = "PodsNotReady"
     # The engine says so itself, as `Reason: message` in its termination message (docs/contract.md).
     ACCELERATOR_NOT_VISIBLE = "AcceleratorNotVisible"

@@ -32,6 +32,8 @@ def trim(kind: str, obj: Object) -> Object:
     }
     if kind == "Pod":
         trimmed["status"] = _pod_status(obj.get("status") or {})
+        if node := (obj.get("spec") or {}).get("nodeName"):
+            trimmed["spec"] = {"nodeName": node}
         return trimmed
     for field in ("spec", "status", "automountServiceAccountToken"):
         if field in obj:

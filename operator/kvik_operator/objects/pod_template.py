@@ -39,6 +39,9 @@ ACCEPT_WHILE_DRAINING: Final = timedelta(seconds=5)
 """How long an engine still accepts requests after SIGTERM, while endpoints are updated everywhere."""
 EXIT_MARGIN: Final = timedelta(seconds=10)
 _WRITABLE: Final = {"tmp": "/tmp", "home": HOME, "cache": CACHE, "shm": "/dev/shm"}
+_LOST_NODE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST_AFTER: Final = timedelta(seconds=30)
+"""How long a pod may be on a node that does not answer, before another takes its place."""
 _PROBE_TIMEOUT: Final = 3
 _STARTUP_PERIOD: Final = 2
 
@@ -205,7 +208,19 @@ def _chosen_by_user(spec: PoolSpec) -> Json:
         "affinity": template.affinity,
         "priorityClassName": template.priority_class_name,
         "runtimeClassName": template.runtime_class_name,
-        "tolerations": [dict(toleration) for toleration in template.tolerations],
+        "tolerations": _tolerations(spec),
         "imagePullSecrets": [dict(secret) for secret in template.image_pull_secrets],
     }
     return {name: value for name, value in chosen.items() if value}
+
+
+def _tolerations(spec: PoolSpec) -> list[Json]:
+    """Kubernetes would leave a pod on a lost node for five minutes, unless somebody says otherwise, as a user may."""
+    chosen = [dict(toleration) for toleration in spec.template.tolerations]
+    ours = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int(LOST_AFTER.total_seconds())}
+    return chosen + [{"key": key, **ours} for key in _LOST_NODE if not any(_is_about(one, key) for one in chosen)]
+
+
+def _is_about(toleration: Json, taint: str) -> bool:
+    """No key and no effect mean any."""
+    return toleration.get("key") in (None, "", taint) and toleration.get("effect") in (None, "", "NoExecute")

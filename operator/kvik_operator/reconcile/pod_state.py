@@ -152,6 +152,9 @@ def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience) -> Pr
     name = pod["metadata"]["name"]
     if phase is Phase.SCHEDULING:
         return _unscheduled(pod, name)
+    if _node_is_lost(pod):
+        node = (pod.get("spec") or {}).get("nodeName")
+        return Problem(Reason.NODE_LOST, f"Pod {name}: its node{f' {node}' if node else ''} no longer answers")
     if phase is Phase.UNREADY:
         # It was ready since it started last: why it ended before that, however long ago, is no reason any more.
         return Problem(Reason.PODS_NOT_READY, f"Pod {name}: the engine was ready and no longer answers /ready")
@@ -160,6 +163,15 @@ def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience) -> Pr
         if problem is not None:
             return problem
     return _stuck(pod, name, now) if phase is Phase.PREPARING else None
+
+
+def _node_is_lost(pod: Object) -> bool:
+    """Kubernetes' node controller takes a pod's readiness away, without a word; its kubelet still had all containers
+    ready. A pod that a readiness gate holds back looks alike, but says so.
+    """
+    ready, containers = pod_condition(pod, "Ready") or {}, pod_condition(pod, "ContainersReady") or {}
+    untold = ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
+    return untold or (pod.get("status") or {}).get("phase") == "Unknown"
 
 
 def _unscheduled(pod: Object, name: str) -> Problem | None:

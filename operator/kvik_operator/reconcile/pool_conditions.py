@@ -26,6 +26,7 @@ _BY_URGENCY: Final = (
     Reason.CONTAINER_NOT_CREATED,
     Reason.UNSCHEDULABLE,
     Reason.MOUNT_FAILED,
+    Reason.NODE_LOST,
     Reason.PODS_NOT_READY,
 )
 _ON_THE_WAY: Final = {

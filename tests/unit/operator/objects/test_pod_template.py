@@ -257,6 +257,29 @@ def test_the_users_parts_of_the_template_reach_the_pod() -> None:
     assert rendered["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
+LOST = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "want"),
+    [
+        ([], LOST),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], LOST),
+        ([{"key": LOST[1], "operator": "Exists", "effect": "NoSchedule"}], LOST),
+        ([{"key": LOST[1], "operator": "Exists", "tolerationSeconds": 600}], LOST[:1]),
+        ([{"operator": "Exists", "effect": "NoExecute"}], []),
+    ],
+)
+def test_a_pod_leaves_a_lost_node_soon_unless_the_user_says_otherwise(
+    chosen: list[dict[str, Any]], want: list[str]
+) -> None:
+    """k/k #20673, #55713: for five minutes, a pod that nobody can reach is none that is missing."""
+    rendered = render(spec_of(template={"tolerations": chosen}))["spec"]["tolerations"]
+    assert rendered[: len(chosen)] == chosen
+    ours = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30} for key in want]
+    assert rendered[len(chosen) :] == ours
+
+
 def test_an_absent_template_spreads_softly_and_an_empty_list_not_at_all() -> None:
     soft = render(spec_of())["spec"]["topologySpreadConstraints"]
     assert {constraint["whenUnsatisfiable"] for constraint in soft} == {"ScheduleAnyway"}

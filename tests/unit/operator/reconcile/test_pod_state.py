@@ -86,6 +86,35 @@ def test_the_engines_own_reason_wins_over_crash_looping(line: str, want: Reason)
     assert message == f"Pod chat-1: {line.split(': ', 1)[1]}"
 
 
+@pytest.mark.parametrize("container", ["engine", "model"])
+def test_the_first_end_of_a_container_is_told_before_any_restart(container: str) -> None:
+    """A loader that fails must not wait for its back-off to be heard of."""
+    first: dict[str, Any] = {"state": {"terminated": ended(78, "DigestMismatch: want sha256:1, got sha256:2")}}
+    assert problem_of(make_pod(**{container: first}))[0] is Reason.DIGEST_MISMATCH
+
+
+def lost(ready: dict[str, Any], **status: str) -> dict[str, Any]:
+    """All containers were ready when the kubelet was last heard of."""
+    pod = make_pod(engine={"started": True, "ready": True}, was_ready=True)
+    conditions = [one for one in pod["status"]["conditions"] if one["type"] != "Ready"]
+    pod["status"] |= {"conditions": [*conditions, pod_condition("ContainersReady", True, -5), ready], **status}
+    pod["spec"] = {"nodeName": "node-7"}
+    return pod
+
+
+def test_a_pod_whose_node_no_longer_answers_names_it() -> None:
+    """As the node controller leaves it: Ready is taken away, and all that the kubelet said stays."""
+    reason, message = problem_of(lost(pod_condition("Ready", False, -1)))
+    assert (reason, message) == (Reason.NODE_LOST, "Pod chat-1: its node node-7 no longer answers")
+    assert problem_of(lost(pod_condition("Ready", False, -1), phase="Unknown"))[0] is Reason.NODE_LOST
+
+
+def test_a_pod_that_a_readiness_gate_holds_back_has_its_node() -> None:
+    """A load balancer's controller may add gates to any pod."""
+    gated = pod_condition("Ready", False, -1, reason="ReadinessGatesNotReady")
+    assert problem_of(lost(gated))[0] is Reason.PODS_NOT_READY
+
+
 def test_the_fetching_containers_reason_is_found_too() -> None:
     failed = restarting(ended(78, "DownloadDenied: 401 from the hub for org/name"))
     assert problem_of(make_pod(model=failed))[0] is Reason.DOWNLOAD_DENIED

@@ -13,6 +13,7 @@ from tests.support.pools import (
     make_pod,
     pod_condition,
     restarting,
+    unschedulable,
 )
 from tests.support.status_scene import Scene, info
 
@@ -120,6 +121,43 @@ def test_pods_that_the_api_server_refuses_have_a_reason(message: str, want: str)
     scene.deployment = make_deployment(1, replicas=0, updatedReplicas=0, availableReplicas=0, conditions=[failure])
     scene.look()
     assert scene.condition("Ready") == ("False", want, message)
+
+
+def refused_for(message: str) -> dict[str, Any]:
+    """A Deployment none of whose pods the API server takes."""
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    return make_deployment(1, replicas=0, updatedReplicas=0, availableReplicas=0, conditions=[failure])
+
+
+def lost_node() -> dict[str, Any]:
+    pod = make_pod(engine={"started": True, "ready": True}, was_ready=True)
+    pod["status"]["conditions"].append(pod_condition("ContainersReady", True, -5))
+    return pod
+
+
+CAUSES: dict[str, dict[str, Any]] = {
+    "ImagePullFailed": {"pods": [make_pod(engine={"state": {"waiting": {"reason": "ImagePullBackOff"}}})]},
+    "QuotaExceeded": {"deployment": refused_for('pods "x" is forbidden: exceeded quota: compute')},
+    "Unschedulable": {"pods": [unschedulable("chat-1", "0/1 nodes are available: 1 Insufficient memory.")]},
+    "CrashLooping": {"pods": [make_pod(engine=CRASH)]},
+    "DigestMismatch": {"pods": [make_pod(model={"state": {"terminated": ended(78, "DigestMismatch: want a")}})]},
+    "AccessDenied": {"problems": (ApplyProblem(Reason.ACCESS_DENIED, "cannot create deployments"),)},
+    "NodeLost": {"pods": [lost_node()]},
+}
+
+
+@pytest.mark.parametrize("reason", CAUSES)
+def test_each_cause_has_a_reason_of_its_own_and_goes_at_the_first_look_without_it(reason: str) -> None:
+    scene = Scene()
+    for name, value in CAUSES[reason].items():
+        setattr(scene, name, value)
+    scene.look()
+    assert scene.condition("Ready")[:2] == ("False", reason)
+    assert scene.condition("Degraded")[:2] == ("True", reason)
+    scene.pods, scene.problems, scene.deployment = [make_pod(ready=True)], (), make_deployment(1)
+    assert scene.look(seconds=1).significant
+    for type_, want in (("Ready", "True"), ("Degraded", "False"), ("RolloutComplete", "True")):
+        assert scene.condition(type_)[0] == want
 
 
 def test_a_mount_that_hangs_names_the_secret() -> None:
