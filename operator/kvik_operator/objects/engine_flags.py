@@ -70,6 +70,8 @@ def too_old_for(spec: PoolSpec, engine: Version | None, *tables: Mapping[str, Fl
     """What the pool asks for and the engine cannot do; without `tables`, of all flags. Sorted by field."""
     flags = (flag for table in tables or (SERVE, MODEL_PULL) for flag in table.values())
     missing = {flag.field: TooOld(f"spec.{flag.field}", flag.since) for flag in flags if not knows(engine, flag)}
+    if not missing:
+        return []
     asked = set(_set_fields(msgspec.to_builtins(spec), msgspec.to_builtins(PoolSpec(model=Model(source="")))))
     return [missing[field] for field in sorted(missing) if field in asked]
 

@@ -31,6 +31,12 @@ class EngineImage:
         return replace(self, reference=f"{match['repository']}:{version}{match['variant']}")
 
 
+def variant_of(reference: str) -> str | None:
+    """What follows the version in the tag, such as `-cpu`, or nothing; None: the tag names no version."""
+    match = _REFERENCE.fullmatch(reference)
+    return None if match is None else match["variant"]
+
+
 def version_of(reference: str) -> Version | None:
     """The engine that the image's tag names; None: it names none."""
     match = _REFERENCE.fullmatch(reference)

@@ -27,7 +27,7 @@ from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.objects.pod_template import pod_template
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
-from kvik_operator.reconcile.engine_choice import choose_engine
+from kvik_operator.reconcile.engine_choice import RunningEngine, choose_engine
 from kvik_operator.reconcile.pod_state import hash_label, live_pods
 from kvik_operator.reconcile.refusals import foreign, going
 from kvik_operator.reconcile.types import ApplyProblem, Object, Observed, Revision, RevisionPlan
@@ -134,14 +134,21 @@ def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed
         return made_for_it.data
     before = max(intact, key=lambda one: one.number, default=None)
     ran = _deployed_template(deployed, observed)
-    running = before.data["image"] if before is not None else engine_image_of(ran)
-    image = choose_engine(observed.pool.spec, configured, running)
+    image = choose_engine(observed.pool.spec, configured, _running(before, ran))
     template = (
-        _applied_template(ran, observed, image)
-        or _template_before(before, observed, image)
+        _template_before(before, observed, image)
+        or _applied_template(ran, observed, image)
         or pod_template(observed.key, observed.pool.spec, observed.effective, image)
     )
     return revision_data(observed.raw_spec, observed.pool.spec, observed.effective, template)
+
+
+def _running(before: _Stored | None, ran: Object | None) -> RunningEngine | None:
+    if before is not None:
+        inputs = pod_inputs_of(before.data)
+        return RunningEngine(before.data["image"], None if inputs is None else inputs.resources.device)
+    reference = engine_image_of(ran)
+    return None if reference is None else RunningEngine(reference, None)
 
 
 def _template_before(before: _Stored | None, observed: Observed, image: EngineImage) -> Object | None:

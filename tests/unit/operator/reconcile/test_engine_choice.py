@@ -88,6 +88,17 @@ def test_a_move_to_another_registry_is_followed_at_the_next_change() -> None:
     assert history.go(seen(**FEWER), mirror).use.image == "mirror.test/kvik/engine:0.1.0-cpu"
 
 
+def test_a_version_that_runs_stays_its_image_where_the_operators_variant_is_another() -> None:
+    """Tags that end in a commit: 0.1.0-c0ffee was built, 0.1.0-decade never was."""
+    history = History()
+    history.go(seen(), EngineImage("kvik/engine:0.1.0-c0ffee", "Always"))
+    later = EngineImage("mirror.test/kvik/engine:0.2.0-decade", "Always")
+    assert history.go(seen(**FEWER), later).use.image == "kvik/engine:0.1.0-c0ffee"
+    same = history.go(seen(**FEWER, **named("0.1.0")), later)
+    assert same.use.image == "kvik/engine:0.1.0-c0ffee"
+    assert history.go(seen(**FEWER, **named("0.2.0")), later).use.image == later.reference
+
+
 def test_another_device_is_the_same_version_of_its_image() -> None:
     history = History()
     history.go(seen(resources={"device": "CPU"}), FIRST)
