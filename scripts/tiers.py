@@ -29,8 +29,14 @@ PREPARATION: dict[str, list[str]] = {
     "e2e": ["scripts.demo", "prepare"],
 }
 # Tiers whose tests share no engine and no cluster, so that each CPU can run tests of its own: whole files where many
-# tests share what is dear to make, single tests where a file takes minutes.
-SPREAD = {"unit": "loadfile", "property": "loadfile", "kernels": "loadfile", "oracle": "worksteal"}
+# tests share what is dear to make (a control plane, say), single tests where a file takes minutes.
+SPREAD = {
+    "unit": "loadfile",
+    "property": "loadfile",
+    "kernels": "loadfile",
+    "oracle": "worksteal",
+    "faults": "loadfile",
+}
 # Tiers whose tests take long enough for a reader to want to know which one runs.
 SLOW = frozenset({"oracle", "integration", "faults", "e2e"})
 
