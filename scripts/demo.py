@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from images import builder, catalog
 from scripts.demo_ownership import ClaimError, ensure_namespace, remove_namespace, why_keep_operator, why_not_install
@@ -153,31 +155,33 @@ def built_from(cluster: Cluster, image: catalog.Image) -> str:
 
 
 def wait_until_ready(kubectl: Kubectl) -> None:
-    """Shows each change of the pool's Ready condition until it is True.
+    """Shows what the pool waits for, whenever that changes, until it answers and no roll is under way.
 
     Raises:
         DemoError: it was not within READY_SECONDS.
     """
     started, shown = time.monotonic(), ""
-    while True:
-        pool = kubectl.get(POOLS, POOL)
-        ready = condition(pool, "Ready") or {
-            "status": "Unknown",
-            "reason": "",
-            "message": "not yet seen by the operator",
-        }
-        text = f"Ready={ready['status']} {ready['reason']}: {ready['message']}"
+    while (text := waits_for(kubectl.get(POOLS, POOL))) is not None:
         seconds = time.monotonic() - started
         if text != shown:
             print(f"  {seconds:4.0f} s  {text}", flush=True)
             shown = text
-        generation = (pool or {"metadata": {}})["metadata"].get("generation")
-        if ready["status"] == "True" and ready.get("observedGeneration") == generation:
-            return
         if seconds > READY_SECONDS:
             print(kubectl.run("get", "pods,events"))
             raise DemoError(f"the pool was not ready within {READY_SECONDS} s")
         time.sleep(1)
+    print(f"  {time.monotonic() - started:4.0f} s  Ready=True, RolloutComplete=True", flush=True)
+
+
+def waits_for(pool: Mapping[str, Any] | None) -> str | None:
+    """The first condition that the pool's present generation has yet to meet, as text for a person; None: it has all."""
+    for kind in ("Ready", "RolloutComplete"):
+        found = condition(pool, kind)
+        if pool is None or found is None or found["observedGeneration"] != pool["metadata"]["generation"]:
+            return "the operator has not yet seen the pool as it is now"
+        if found["status"] != "True":
+            return f"{kind}={found['status']} {found['reason']}: {found['message']}"
+    return None
 
 
 def prepare() -> None:
@@ -229,7 +233,7 @@ def down() -> None:
     Deleting the API deletes every pool of the cluster: on a cluster that others use, it goes only when no pool is left.
     """
     cluster = cluster_of("env")
-    say(f"Removing {NAMESPACE}")
+    say(f"Removing {NAMESPACE}: about half a minute, since engines end their streams first")
     remove_namespace(cluster.in_namespace(NAMESPACE), borrowed=cluster.borrowed)
     system = cluster.in_namespace(SYSTEM)
     if cluster.borrowed:
@@ -237,7 +241,7 @@ def down() -> None:
         if why := why_keep_operator(system.get("namespace", SYSTEM), pools):
             say(f"The operator stays: {why}")
             return
-    say(f"Removing {SYSTEM}")
+    say(f"Removing {SYSTEM}: the operator, the API and their namespace")
     for release in ("kvik", "kvik-crds"):
         cluster.run_helm("uninstall", release, "--ignore-not-found", "--wait")
     system.run("delete", "crd", POOLS, "--ignore-not-found", timeout=120)

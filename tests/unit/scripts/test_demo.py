@@ -140,3 +140,29 @@ def test_a_namespace_that_is_made_carries_the_mark(monkeypatch: pytest.MonkeyPat
     made: Mapping[str, Any] = json.loads(applied[0])
     assert demo_ownership.marked(made)
     assert made["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def pool_with(**conditions: tuple[str, int]) -> Object:
+    """A pool of generation 2, whose conditions have a status and the generation that they speak of."""
+    told = [
+        {"type": kind, "status": status, "observedGeneration": seen, "reason": "R", "message": "m"}
+        for kind, (status, seen) in conditions.items()
+    ]
+    return {"metadata": {"generation": 2}, "status": {"conditions": told}}
+
+
+@pytest.mark.parametrize(
+    ("pool", "waits"),
+    [
+        (None, "has not yet seen"),
+        ({"metadata": {"generation": 2}}, "has not yet seen"),
+        (pool_with(Ready=("True", 1), RolloutComplete=("True", 1)), "has not yet seen"),
+        (pool_with(Ready=("False", 2), RolloutComplete=("True", 2)), "Ready=False R: m"),
+        (pool_with(Ready=("True", 2), RolloutComplete=("False", 2)), "RolloutComplete=False R: m"),
+        (pool_with(Ready=("True", 2), RolloutComplete=("True", 2)), None),
+    ],
+)
+def test_the_demo_waits_until_its_pool_answers_and_no_roll_is_under_way(pool: Object | None, waits: str | None) -> None:
+    """A second `make demo` during a roll said Done while the old pods still answered."""
+    text = demo.waits_for(pool)
+    assert text is None if waits is None else text is not None and waits in text
