@@ -25,7 +25,7 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
-.PHONY: setup fmt lint bench claims
+.PHONY: setup fmt lint bench claims scaling-report
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
@@ -45,6 +45,9 @@ bench: setup ## Measure the engine on this machine
 
 claims: setup ## Try what Kvik says of itself: docs/claims.md
 	@$(PYTHON) -m bench.claims
+
+scaling-report: setup ## Compare ways to scale on simulated traces: docs/scaling-compared.md
+	@$(PYTHON) -m bench.scaling
 
 ##@ Test
 .PHONY: test test-all test-unit test-kernels test-integration test-e2e triton36

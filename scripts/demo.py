@@ -174,7 +174,7 @@ def wait_until_ready(kubectl: Kubectl) -> None:
 
 
 def waits_for(pool: Mapping[str, Any] | None) -> str | None:
-    """The first condition that the pool's present generation has yet to meet, as text for a person; None: it has all."""
+    """The first condition that the pool's present generation has yet to meet, for a person; None: it has all."""
     for kind in ("Ready", "RolloutComplete"):
         found = condition(pool, kind)
         if pool is None or found is None or found["observedGeneration"] != pool["metadata"]["generation"]:

@@ -5,14 +5,14 @@
 Up at once, at most doubling per 15 s. Down only to what was enough at every moment of the stabilisation window, so the
 load projected on the pods that stay was under the target all the time, with a little to spare: the same load measured
 on fewer pods is never quite the same number, and without a margin a pool at the edge would flap once a window
-(dynamo PR #9294). Missing data never makes a decision: with none at all the pool holds. Pods that are still starting
-count as capacity, since `current` includes them.
+(dynamo PR #9294). And down in small steps (`windows.ShrinkLimit` says why). Missing data never makes a decision: with
+none at all the pool holds. Pods that are still starting count as capacity, since `current` includes them.
 """
 
 import math
 
 from kvik_operator.autoscale.types import Decision, PoolLoad, ScalePolicy, Term
-from kvik_operator.autoscale.windows import PoolMemory
+from kvik_operator.autoscale.windows import SHRINK_PERIODS, PoolMemory
 
 DOWN_MARGIN = 0.05
 """A fraction of the target that must stay free on the pods that remain."""
@@ -26,6 +26,7 @@ def decide(load: PoolLoad, current: int, policy: ScalePolicy, memory: PoolMemory
     if load.fresh == 0:
         return _without_data(load, current, bounded, policy, memory, now)
     memory.growth.note(now, current)
+    memory.shrink.note(now, current, policy.stabilization)
     memory.window.add(now, needed(load.down / (1 - DOWN_MARGIN), policy), policy.stabilization)
     if needed(load.up, policy) > bounded:
         return _up(load, current, bounded, policy, memory, now)
@@ -56,9 +57,15 @@ def _down_or_hold(
     load: PoolLoad, current: int, bounded: int, policy: ScalePolicy, memory: PoolMemory, now: float
 ) -> Decision:
     wanted, enough = needed(load.down, policy), memory.window.highest(now, policy.stabilization)
-    desired = bounded if enough is None else min(bounded, max(enough, policy.min_replicas))
+    fewest = memory.shrink.limit()
+    desired = bounded if enough is None else min(bounded, max(enough, policy.min_replicas, fewest))
     by_bounds = bounded != current if desired == bounded else enough is not None and enough < desired
-    limit = f"minReplicas {policy.min_replicas}" if desired == policy.min_replicas else _kept_by(enough, policy)
+    if desired == policy.min_replicas:
+        limit = f"minReplicas {policy.min_replicas}"
+    elif enough is not None and enough < fewest:
+        limit = f"at most {_pods(memory.shrink.step())} fewer in {policy.stabilization / SHRINK_PERIODS:.0f} s"
+    else:
+        limit = _kept_by(enough, policy)
     heard = f"{_percent((load.down - load.silent * policy.target) / load.fresh)} of full x {_pods(load.fresh)}"
     if load.silent:
         heard += f" + {load.silent} silent at {_percent(policy.target)}"

@@ -1,10 +1,13 @@
-"""What a pool is remembered by between decisions: what it needed lately, and how fast it has grown. Pure, by `now`."""
+"""What a pool is remembered by between decisions: what it needed lately, how it grew and shrank. Pure, by `now`."""
 
 from collections import deque
 from dataclasses import dataclass, field
 
 MAX_GAP_SECONDS = 20.0
 GROWTH_PERIOD_SECONDS = 15.0
+SHRINK_PERIODS = 3
+"""In a stabilisation window."""
+SHRINK_FRACTION = 0.1
 
 
 @dataclass(slots=True)
@@ -50,8 +53,37 @@ class GrowthLimit:
 
 
 @dataclass(slots=True)
+class ShrinkLimit:
+    """At most one pod in ten, and at least one, per third of the stabilisation window.
+
+    The load that fewer pods would carry is projected in proportion, but queues grow faster than that: a pool that jumps
+    from eight pods to the projected three is overloaded at once, and comes back. Step by step the load shows itself.
+    """
+
+    _replicas: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def note(self, now: float, replicas: int, window: float) -> None:
+        """`window`: seconds of the stabilisation window."""
+        self._replicas.append((now, replicas))
+        while self._replicas[0][0] <= now - window / SHRINK_PERIODS:
+            self._replicas.popleft()
+
+    def step(self) -> int:
+        """How many pods may go within one period."""
+        return max(1, int(self._highest() * SHRINK_FRACTION))
+
+    def limit(self) -> int:
+        """The fewest replicas to ask for now."""
+        return max(0, self._highest() - self.step())
+
+    def _highest(self) -> int:
+        return max((replicas for _, replicas in self._replicas), default=0)
+
+
+@dataclass(slots=True)
 class PoolMemory:
     """Belongs to one pool (by uid) of one operator process."""
 
     window: DownWindow = field(default_factory=DownWindow)
     growth: GrowthLimit = field(default_factory=GrowthLimit)
+    shrink: ShrinkLimit = field(default_factory=ShrinkLimit)

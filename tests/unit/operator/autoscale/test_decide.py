@@ -63,6 +63,22 @@ def test_nothing_goes_down_before_the_window_is_whole() -> None:
     assert decision.formula == "0 % of full x 3 pods / 75 % -> 1, the first window is not over: 3"
 
 
+def test_down_comes_step_by_step_and_says_so() -> None:
+    memory = PoolMemory()
+    for now in range(0, 300, 5):
+        assert decide(load(0.9), 8, POLICY, memory, float(now)).desired == 8
+    first = decide(load(0.9), 8, POLICY, memory, 300.0)
+    assert (first.desired, first.winner) == (7, Term.BOUNDS)
+    assert first.formula == "30 % of full x 3 pods / 75 % -> 2, at most 1 pod fewer in 100 s: 7"
+    assert decide(load(0.9), 7, POLICY, memory, 305.0).desired == 7
+
+
+def test_a_pool_that_is_asked_for_less_than_its_step_goes_to_its_maximum_at_once() -> None:
+    """`maxReplicas` is a person's word; steps are for what was only projected."""
+    lowered = replace(POLICY, max_replicas=3)
+    assert decide(load(0.9), 8, lowered, PoolMemory(), 0.0).desired == 3
+
+
 def test_without_any_data_the_pool_holds() -> None:
     """keda #3065, KubeAI #383: missing is not zero."""
     decision = decide(load(0.0, 2.25, fresh=0, silent=3), 3, POLICY, PoolMemory(), 0.0)
@@ -104,14 +120,17 @@ def test_long_prompts_at_low_kv_scale_up_within_one_period() -> None:
     assert replicas(moments)[-1] == 8
 
 
-def test_zero_traffic_reaches_the_minimum_within_the_window() -> None:
+def test_zero_traffic_goes_down_from_the_window_on_and_reaches_the_minimum() -> None:
     """dynamo #6985, ray #64725: traffic stops, NaN, the pool stays at its peak."""
 
     def trace(now: float, warm: int) -> list[Gauges]:
         return [Gauges(kv=0.7 if now < 600 else 0.0, prefill_tokens_per_second=None)] * warm
 
-    moments = simulate(trace, POLICY, seconds=1000, replicas=7)
-    assert next(moment.at for moment in moments if moment.replicas == 1) <= 600 + POLICY.stabilization + 10
+    moments = simulate(trace, POLICY, seconds=1700, replicas=8)
+    first = next(moment.at for moment in moments if moment.replicas < 8)
+    assert first <= 600 + POLICY.stabilization + 10
+    assert next(moment.at for moment in moments if moment.replicas == 1) <= first + 6 * (POLICY.stabilization / 3 + 5)
+    assert changes(moments) == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
 def test_an_outage_of_the_scrapes_holds_and_then_resumes() -> None:

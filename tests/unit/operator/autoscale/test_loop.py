@@ -139,7 +139,9 @@ async def test_idleness_scales_down_after_the_window() -> None:
     await world.rounds(6)
     assert world.written == []
     await world.rounds(1)
-    assert world.written == [1]
+    assert world.written == [2]
+    await world.rounds(2)  # a third of the window later
+    assert world.written == [2, 1]
     assert world.report.reason is Reason.SCALING_ON_LOAD
 
 

@@ -1,7 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvik_operator.autoscale.windows import GROWTH_PERIOD_SECONDS, MAX_GAP_SECONDS, DownWindow, GrowthLimit
+from kvik_operator.autoscale.windows import (
+    GROWTH_PERIOD_SECONDS,
+    MAX_GAP_SECONDS,
+    DownWindow,
+    GrowthLimit,
+    ShrinkLimit,
+)
 
 
 def test_nothing_is_known_before_a_whole_window_was_seen() -> None:
@@ -49,6 +55,22 @@ def test_replicas_at_most_double_in_fifteen_seconds() -> None:
     assert growth.limit() == 2
     growth.note(GROWTH_PERIOD_SECONDS, 2)
     assert growth.limit() == 4
+
+
+def test_one_pod_goes_in_a_third_of_the_window() -> None:
+    shrink = ShrinkLimit()
+    shrink.note(0.0, 8, 300.0)
+    assert shrink.limit() == 7
+    shrink.note(5.0, 7, 300.0)
+    assert shrink.limit() == 7
+    shrink.note(100.0, 7, 300.0)
+    assert shrink.limit() == 6
+
+
+def test_of_many_pods_a_tenth_goes_in_a_third_of_the_window() -> None:
+    shrink = ShrinkLimit()
+    shrink.note(0.0, 47, 300.0)
+    assert (shrink.step(), shrink.limit()) == (4, 43)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 19), st.integers(1, 50)), min_size=1, max_size=60), st.floats(1, 200))
