@@ -1,0 +1,166 @@
+"""Attention of single queries, a few for each row, over the blocks where keys and values lie."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvik_kernels.checks import require_dtype, require_shape, require_unit_stride
+from kvik_kernels.cpu.library import InstructionSet, Library
+
+if TYPE_CHECKING:
+    import torch
+
+SPLIT_TOKENS = 256
+"""As in queries.h: a query's past is split into so many tokens, by its own length alone."""
+WIDTH_MULTIPLE, MOST_WIDTH = 16, 256
+ONE_THREAD_TOKENS = 1024
+"""Tokens, times KV heads, below which waking a second thread takes longer than it saves."""
+_DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
+
+
+class Query(NamedTuple):
+    """One query token, and the keys of its row that it sees: those at [first, end)."""
+
+    table: int
+    """Its row of the block tables."""
+    first: int
+    end: int
+
+
+class PagedQueries:
+    """The queries of one step, to be attended for in each layer."""
+
+    def __init__(
+        self,
+        library: Library,
+        queries: Sequence[Query],
+        block_tables: torch.Tensor,
+        *,
+        kv_heads: int,
+        group: int,
+        width: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        threads: int,
+        instruction_set: InstructionSet | None = None,
+    ) -> None:
+        """block_tables: int32 `[rows, blocks]`; only the entries of blocks that a query sees are read. group: query
+        heads of one KV head. instruction_set: the best one when None. The result does not depend on `threads`.
+
+        Raises TypeError or ValueError for an argument that does not fit, naming it.
+        """
+        import torch
+
+        require_shape("block_tables", block_tables, (None, None))
+        require_dtype("block_tables", block_tables, torch.int32)
+        require_unit_stride("block_tables", block_tables)
+        if not serves(width, dtype):
+            raise ValueError(f"width: {width} elements of {dtype} are not served")
+        heads = kv_heads * group
+        self._library = library
+        self._set = library.best if instruction_set is None else min(instruction_set, library.best)
+        self._shape = (len(queries), heads, width)
+        self._dtype = dtype
+        self._cache = (kv_heads, block_tokens, width)
+        splits, numbers = 0, list[int]()
+        for query in queries:
+            numbers += (*query, splits)
+            splits += splits_of(query)
+        self._queries = torch.tensor(numbers, dtype=torch.int64)
+        self._tables = block_tables
+        self._partials = torch.empty((splits, heads, width + 2) if splits > len(queries) else 0, dtype=torch.float32)
+        self._pending = torch.empty((len(queries), kv_heads), dtype=torch.int32)
+        seen = sum(query.end - query.first for query in queries) * kv_heads
+        self._all = _Queries(
+            self._queries.data_ptr(),
+            block_tables.data_ptr(),
+            block_tables.stride(0),
+            len(queries),
+            splits,
+            kv_heads,
+            group,
+            width,
+            block_tokens,
+            _DTYPES[str(dtype)],
+            self._partials.data_ptr(),
+            self._pending.data_ptr(),
+            library.parallel,
+            threads if seen > ONE_THREAD_TOKENS else 1,
+        )
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float
+    ) -> torch.Tensor:
+        """query: `[queries, heads, width]` in the order of the queries, heads of one KV head side by side; keys,
+        values: strided views `[blocks, kv_heads, block_tokens, width]`. Returns `[queries, heads, width]`, zeros for a
+        query that sees nothing. All of one dtype, accumulated in float32.
+
+        Raises TypeError or ValueError for an argument that does not fit, naming it.
+        """
+        import torch
+
+        require_shape("query", query, self._shape)
+        for name, tensor in (("query", query), ("keys", keys), ("values", values)):
+            require_dtype(name, tensor, self._dtype)
+            require_unit_stride(name, tensor)
+        for name, tensor in (("keys", keys), ("values", values)):
+            require_shape(name, tensor, (None, *self._cache))
+        out = torch.empty(self._shape, dtype=self._dtype)
+        layer = _Layer(
+            query.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            out.data_ptr(),
+            query.stride()[:2],
+            keys.stride()[:3],
+            values.stride()[:3],
+            out.stride()[:2],
+            scale,
+        )
+        self._library.functions.kvik_attend(self._set, ctypes.byref(self._all), ctypes.byref(layer))
+        return out
+
+
+def serves(width: int, dtype: torch.dtype) -> bool:
+    """Whether heads of so many elements are computed here."""
+    return str(dtype) in _DTYPES and 0 < width <= MOST_WIDTH and width % WIDTH_MULTIPLE == 0
+
+
+def splits_of(query: Query) -> int:
+    """Parts that a query's past is computed in, which threads may share. One that sees nothing is still answered."""
+    return max(1, -(-(query.end - query.first) // SPLIT_TOKENS))
+
+
+class _Queries(ctypes.Structure):
+    """`struct Queries` of queries.h."""
+
+    _fields_ = (
+        ("queries", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("table_stride", "count", "splits", "kv_heads", "group", "width", "block_tokens", "dtype")
+        ),
+        ("partials", ctypes.c_void_p),
+        ("pending", ctypes.c_void_p),
+        ("parallel", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
+class _Layer(ctypes.Structure):
+    """`struct Layer` of queries.h."""
+
+    _fields_ = (
+        ("query", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("query_strides", ctypes.c_int64 * 2),
+        ("key_strides", ctypes.c_int64 * 3),
+        ("value_strides", ctypes.c_int64 * 3),
+        ("out_strides", ctypes.c_int64 * 2),
+        ("scale", ctypes.c_float),
+    )

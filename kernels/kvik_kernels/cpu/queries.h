@@ -1,0 +1,54 @@
+// What Python hands over: mirrored by kvik_kernels/cpu/attention.py. Strides are in elements.
+#pragma once
+
+#include <stdint.h>
+
+namespace kvik {
+
+// One query: its row's table, and the keys [first, end) that it sees.
+struct Query {
+    int64_t table;
+    int64_t first;
+    int64_t end;
+    int64_t items;  // splits of the queries before this one
+};
+
+enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// GOMP_parallel of the OpenMP runtime that torch has loaded: a second runtime would bring threads of its own.
+typedef void (*Parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
+
+struct Queries {
+    const Query *queries;
+    const int32_t *tables;
+    int64_t table_stride;
+    int64_t count;
+    int64_t splits;  // of all queries together
+    int64_t kv_heads;
+    int64_t group;
+    int64_t width;
+    int64_t block_tokens;
+    int64_t dtype;
+    float *partials;   // [splits, heads, width + 2]: an unweighted sum, its largest score, its weight
+    int32_t *pending;  // [count, kv_heads]: splits that are not computed yet
+    Parallel parallel;  // null: one thread
+    int64_t threads;
+};
+
+// One layer.
+struct Layer {
+    const void *query;
+    const void *keys;
+    const void *values;
+    void *out;
+    int64_t query_strides[2];
+    int64_t key_strides[3];
+    int64_t value_strides[3];
+    int64_t out_strides[2];
+    float scale;
+};
+
+// A query's past is split by its own length alone, so that its result depends on nothing else.
+constexpr int64_t kSplitTokens = 256;
+
+}  // namespace kvik
