@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 EPOCH = 1_000_000_000
-IGNORED = ("__pycache__", ".*", "*.pyc", "*.egg-info", "build", "dist")
+IGNORED = ("__pycache__", ".*", "*.pyc", "*.egg-info", "build", "built", "dist")
 
 
 def copy_context(sources: Mapping[str, Path], target: Path) -> None:

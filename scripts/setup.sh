@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv: uv, the locked packages of requirements/dev.txt, and the four packages of this repository, editable.
+# Makes .venv: uv, the locked packages of requirements/dev.txt, and the four packages of this repository, editable;
+# and builds the kernels for CPUs beside their sources.
 # Does nothing, in a few milliseconds, while the files it was made from are unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-inputs=(requirements/uv.txt requirements/dev.txt {engine,operator,kernels,kubectl}/pyproject.toml scripts/setup.sh)
+inputs=(requirements/uv.txt requirements/dev.txt {engine,operator,kernels,kubectl}/pyproject.toml scripts/setup.sh
+    kernels/kvik_kernels/cpu/{*.h,*.cpp,build.py,library.py})
 key=$({ pwd && cat "${inputs[@]}"; } | sha256sum)
 if [ -x .venv/bin/uv ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$key" ]; then
     exit 0
@@ -49,5 +51,15 @@ say "Installing the locked packages (about 6 GB the first time)"
 export VIRTUAL_ENV=$PWD/.venv
 .venv/bin/uv pip install --require-hashes --requirement requirements/dev.txt
 .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --editable kernels --editable engine --editable operator --editable kubectl
+
+if [ "$(uname -m)" = x86_64 ]; then
+    if ! command -v g++ >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "Installing g++"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends g++ >/dev/null; } || true
+    fi
+    say "Building the CPU kernels"
+    .venv/bin/python -m kvik_kernels.cpu.build ||
+        say "Going on without the CPU kernels: the engine leaves their work to torch, their tests fail"
+fi
 printf '%s\n' "$key" >.venv/made-from
 say "Ready: .venv"

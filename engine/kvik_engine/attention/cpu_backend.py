@@ -1,272 +1,90 @@
-"""The product's CPU path: vectorised torch.
-
-Keys and values are gathered as vectors through one index a step, shifted by the layer: a row's tokens from the first
-that any of its queries sees. Rows of one token (decode) are gathered together, padded to the longest of their group;
-rows of many tokens go one at a time. Padding reads slot 0 of the scratch block, which is never written here and stays
-zero, and values are made finite when they are written: a row that overflows spoils neither its neighbours nor the next
-owner of its blocks.
-"""
+"""The product's CPU path. Rows of few new tokens (decode) go the way that start-up chose, by kernels or by torch; rows
+of many, which are matrix products, always by torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.cpu_gathered import GatheredDecodes, PrefillRow, Vectors, vectors_of
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 
-PADDING_BUDGET = 1024
-"""Row-tokens of padding in one group of decode rows. Above it a second group costs less than the padding does
-(measured at 0.1 us a row-token and 100 us a group and layer)."""
-GROUP_TOKENS = 1 << 15
-"""Row-tokens of one group, so that what is gathered at once stays within tens of megabytes."""
+
+class RowsAttention(Protocol):
+    """Attention of some rows of one step."""
+
+    @property
+    def tokens(self) -> Tensor | slice:
+        """The rows' places among the step's tokens."""
+        ...
+
+    def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+        """[those tokens, heads, width] -> [those tokens, heads, value_width]."""
+        ...
+
+
+class ShortRows(Protocol):
+    """How rows of few new tokens are attended for."""
+
+    name: str
+    """What computes, for logs and /info; empty for torch."""
+    most_tokens: int
+    """Rows of more new tokens than that are not its own."""
+
+    def plan(self, batch: AttentionBatch, rows: Sequence[int], cache: KVCache) -> Sequence[RowsAttention]:
+        """`rows` of the batch, at least one; together these attend for all of them."""
+        ...
 
 
 class CpuBackend:
     """See attention.backend."""
 
-    name = "cpu"
     attends_latents = True
 
+    def __init__(self, short_rows: ShortRows | None = None) -> None:
+        """None: by torch, which serves every cache."""
+        self._short_rows = short_rows or GatheredDecodes()
+        self.name = f"cpu {self._short_rows.name}".rstrip()
+
     def plan(self, batch: AttentionBatch, cache: KVCache) -> CpuStep:
-        vectors = _Vectors.of(cache)
-        decodes = [row for row, length in enumerate(batch.lengths) if length == 1]
-        seen = [
-            start + length - batch.first_seen(start) for start, length in zip(batch.starts, batch.lengths, strict=True)
-        ]
-        query_starts = [0]
-        for length in batch.lengths:
-            query_starts.append(query_starts[-1] + length)
-        return CpuStep(
-            write_index=vectors.of_slots(batch.slots),
-            decodes=[
-                _DecodeGroup.of(batch, vectors, rows, seen, query_starts)
-                for rows in group_by_length(decodes, seen, PADDING_BUDGET)
-            ],
-            prefills=[
-                _PrefillRow.of(batch, vectors, row, query_starts[row])
-                for row, length in enumerate(batch.lengths)
-                if length > 1
-            ],
-        )
+        most = self._short_rows.most_tokens
+        short, parts = list[int](), list[RowsAttention]()
+        first = 0
+        for row, length in enumerate(batch.lengths):
+            if length <= most:
+                short.append(row)
+            else:
+                parts.append(PrefillRow.of(batch, cache, row, first))
+            first += length
+        if short:
+            parts += self._short_rows.plan(batch, short, cache)
+        return CpuStep(Vectors.of(cache).of_slots(batch.slots), parts)
 
 
 class CpuStep:
-    """One step's indices, the same for every layer."""
+    """One step's rows, the same for every layer."""
 
-    def __init__(
-        self, *, write_index: Tensor, decodes: Sequence[_DecodeGroup], prefills: Sequence[_PrefillRow]
-    ) -> None:
+    def __init__(self, write_index: Tensor, parts: Sequence[RowsAttention]) -> None:
         self._write_index = write_index
-        self._decodes = decodes
-        self._prefills = prefills
+        self._parts = parts
 
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         if value is None:
             # The value is a part of the key: finite as well.
-            _vectors(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, key.shape[-1]).nan_to_num())
+            vectors_of(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, key.shape[-1]).nan_to_num())
             return
         width = key.shape[-1]
-        _vectors(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, width))
-        _vectors(cache.values).index_copy_(0, self._write_index, value.reshape(-1, width).nan_to_num())
+        vectors_of(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, width))
+        vectors_of(cache.values).index_copy_(0, self._write_index, value.reshape(-1, width).nan_to_num())
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        keys = _vectors(cache.keys)
-        values = None if cache.latent else _vectors(cache.values)
-        width = cache.values.shape[-1]
-        if len(self._decodes) == 1 and not self._prefills:
-            return self._decodes[0].attend(query, keys, values, width, scale)
-        out = torch.empty((*query.shape[:2], width), dtype=query.dtype)
-        for group in self._decodes:
-            out[group.tokens] = group.attend(query[group.tokens], keys, values, width, scale)
-        for row in self._prefills:
-            out[row.first : row.last] = row.attend(query[row.first : row.last], keys, values, width, scale)
+        if len(self._parts) == 1:
+            return self._parts[0].attend(query, cache, scale=scale)
+        out = torch.empty((*query.shape[:2], cache.values.shape[-1]), dtype=query.dtype)
+        for part in self._parts:
+            out[part.tokens] = part.attend(query[part.tokens], cache, scale=scale)
         return out
-
-
-def group_by_length(
-    rows: Sequence[int], lengths: Sequence[int], padding_budget: int, group_tokens: int = GROUP_TOKENS
-) -> list[list[int]]:
-    """Rows by falling length, split where padding to the longest of the group, or the group, would grow too large.
-
-    One group keeps the order of `rows`, so that a step of equal rows needs no reordering.
-    """
-    groups: list[list[int]] = []
-    padding = 0
-    for row in sorted(rows, key=lambda r: -lengths[r]):
-        longest = lengths[groups[-1][0]] if groups else 0
-        padding += longest - lengths[row]
-        if not groups or padding > padding_budget or (len(groups[-1]) + 1) * longest > group_tokens:
-            groups.append([])
-            padding = 0
-        groups[-1].append(row)
-    return [list(rows)] if len(groups) == 1 else groups
-
-
-@dataclass(frozen=True, slots=True)
-class _Vectors:
-    """Where vectors lie behind a layer's first: block * block_stride + head * block_tokens + offset."""
-
-    heads: int
-    block_tokens: int
-    block_stride: int
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, cache: KVCache) -> _Vectors:
-        _, slots, parts, heads, block_tokens, _ = cache.buffer.shape
-        return cls(heads, block_tokens, slots * parts * heads * block_tokens, cache.buffer.dtype)
-
-    def additive(self, hidden: Tensor) -> Tensor:
-        """A bool mask of what must not be seen, as the summand that hides it."""
-        return torch.zeros(hidden.shape, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
-
-    def of_slots(self, slots: Tensor) -> Tensor:
-        """int64 [tokens] -> int64 [tokens * heads]."""
-        first = slots // self.block_tokens * self.block_stride + slots % self.block_tokens
-        return (first[:, None] + torch.arange(self.heads) * self.block_tokens).reshape(-1)
-
-    def of_row(self, block_table: Tensor, first: int, end: int) -> Tensor:
-        """int32 [blocks] -> int64 [heads * (end - first)] of one row's tokens [first, end)."""
-        positions = torch.arange(first, end)
-        return self._of_heads(block_table.long()[positions // self.block_tokens], positions).reshape(-1)
-
-    def of_rows(self, block_tables: Tensor, tokens: int) -> Tensor:
-        """int32 [rows, blocks] -> int64 [rows, heads, tokens] of each row's first tokens."""
-        positions = torch.arange(tokens)
-        blocks = block_tables[:, : -(-tokens // self.block_tokens)].long()
-        return self._of_heads(blocks[:, positions // self.block_tokens], positions)
-
-    def of_windows(self, block_tables: Tensor, firsts: Tensor, tokens: int) -> Tensor:
-        """The same of each row's tokens from `firsts` [rows] on. Behind a table's end its last entry stands."""
-        last = block_tables.shape[1] * self.block_tokens - 1
-        positions = (firsts[:, None] + torch.arange(tokens)).clamp_(max=last)
-        return self._of_heads(block_tables.long().gather(1, positions // self.block_tokens), positions)
-
-    def _of_heads(self, blocks: Tensor, positions: Tensor) -> Tensor:
-        """Blocks [..., tokens] that hold the positions -> [..., heads, tokens]."""
-        first = blocks * self.block_stride + positions % self.block_tokens
-        return first[..., None, :] + (torch.arange(self.heads) * self.block_tokens)[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class _DecodeGroup:
-    """Rows of one new token each."""
-
-    tokens: Tensor
-    """int64 [rows]: their places among the step's tokens."""
-    index: Tensor
-    """int64 [rows * heads * longest]."""
-    mask: Tensor | None
-    """Cache dtype [rows, 1, 1, longest]: -inf on padding, else 0; None when all rows are equally long."""
-    rows: int
-    longest: int
-
-    @classmethod
-    def of(
-        cls,
-        batch: AttentionBatch,
-        vectors: _Vectors,
-        rows: Sequence[int],
-        seen: Sequence[int],
-        query_starts: Sequence[int],
-    ) -> _DecodeGroup:
-        """`seen`: by row of the batch, how many tokens its query sees."""
-        lengths = [seen[row] for row in rows]
-        longest = max(lengths)
-        tables = batch.block_tables[torch.tensor(rows)]
-        if batch.window is None:
-            index = vectors.of_rows(tables, longest)
-        else:
-            firsts = torch.tensor([batch.starts[row] + 1 - seen[row] for row in rows])
-            index = vectors.of_windows(tables, firsts, longest)
-        mask = None
-        if min(lengths) < longest:
-            padding = torch.arange(longest) >= torch.tensor(lengths)[:, None]
-            index = index.masked_fill(padding[:, None, :], 0)
-            mask = vectors.additive(padding)[:, None, None, :]
-        tokens = torch.tensor([query_starts[row] for row in rows])
-        return cls(tokens, index.reshape(-1), mask, len(rows), longest)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor | None, value_width: int, scale: float) -> Tensor:
-        """[rows, heads, width] -> [rows, heads, value_width]. The heads of one KV head stand as queries of one
-        attention. Without `values` these are the beginnings of the keys."""
-        width = query.shape[-1]
-        grouped = query.reshape(self.rows, self.index.shape[0] // (self.rows * self.longest), -1, width)
-        gathered = (self.rows, grouped.shape[1], self.longest, width)
-        seen_keys = keys.index_select(0, self.index).view(gathered)
-        attended = F.scaled_dot_product_attention(
-            grouped,
-            seen_keys,
-            seen_keys[..., :value_width] if values is None else values.index_select(0, self.index).view(gathered),
-            attn_mask=self.mask,
-            scale=scale,
-        )
-        return attended.reshape(*query.shape[:2], value_width)
-
-
-@dataclass(frozen=True, slots=True)
-class _PrefillRow:
-    """One row of several new tokens: [first, last) of the step."""
-
-    first: int
-    last: int
-    index: Tensor
-    """int64 [heads * seen tokens]."""
-    heads: int
-    mask: Tensor | None
-    """Cache dtype [tokens, seen tokens]: -inf on what a query does not see, else 0; None: plain causal."""
-
-    @classmethod
-    def of(cls, batch: AttentionBatch, vectors: _Vectors, row: int, first: int) -> _PrefillRow:
-        start, length = batch.starts[row], batch.lengths[row]
-        begin, end = batch.first_seen(start), start + length
-        index = vectors.of_row(batch.block_tables[row], begin, end)
-        mask = None
-        if start or batch.first_seen(end - 1):
-            keys, queries = torch.arange(begin, end), torch.arange(start, end)[:, None]
-            hidden = keys > queries
-            if batch.window is not None:
-                hidden |= keys <= queries - batch.window
-            mask = vectors.additive(hidden)
-        return cls(first, first + length, index, vectors.heads, mask)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor | None, value_width: int, scale: float) -> Tensor:
-        """[tokens, heads, width] -> [tokens, heads, value_width]."""
-        gathered = (self.heads, -1, query.shape[-1])
-        seen_keys = keys.index_select(0, self.index).view(gathered)
-        if values is None:
-            return self._attend_latent(query, seen_keys[0], value_width, scale)
-        attended = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None],
-            seen_keys[None],
-            values.index_select(0, self.index).view(gathered)[None],
-            attn_mask=self.mask,
-            is_causal=self.mask is None,
-            scale=scale,
-            enable_gqa=True,
-        )
-        return attended[0].transpose(0, 1)
-
-    def _attend_latent(self, query: Tensor, keys: Tensor, value_width: int, scale: float) -> Tensor:
-        """All heads share the keys [seen tokens, width]: one product of all of them, where torch's attention would
-        repeat the keys for each head."""
-        tokens, heads, width = query.shape
-        scores = (query.reshape(tokens * heads, width) @ keys.t()).view(tokens, heads, -1).float() * scale
-        if self.mask is None:
-            scores += torch.full((tokens, tokens), float("-inf")).triu(1)[:, None]
-        else:
-            scores += self.mask[:, None]
-        weights = scores.softmax(-1).to(query.dtype)
-        return (weights.view(tokens * heads, -1) @ keys[:, :value_width]).view(tokens, heads, value_width)
-
-
-def _vectors(layer: Tensor) -> Tensor:
-    """A layer's strided keys or values as vectors that start at its first: every block_stride-th region."""
-    width = layer.shape[-1]
-    rows = (layer.shape[0] - 1) * (layer.stride(0) // width) + layer[0].numel() // width
-    return layer.as_strided((rows, width), (width, 1))

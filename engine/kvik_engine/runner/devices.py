@@ -7,7 +7,12 @@ import logging
 import torch
 
 from kvik_engine.attention.backend import AttentionBackend
+from kvik_engine.attention.cpu_backend import CpuBackend, ShortRows
+from kvik_engine.attention.cpu_in_place import ShortRowsInPlace
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.models.config import ModelConfig
+from kvik_kernels.cpu.attention import serves
+from kvik_kernels.cpu.library import LibraryUnavailable, load_library
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +36,9 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def choose_backend(wanted: str, device: torch.device) -> AttentionBackend:
-    """auto, reference, cpu or triton. Raises StartError (ConfigInvalid) for one that cannot run on the device."""
+def choose_backend(wanted: str, device: torch.device, model: ModelConfig, dtype: torch.dtype) -> AttentionBackend:
+    """auto, reference, cpu or triton, for a model whose KV cache has `dtype`. Raises StartError (ConfigInvalid) for one
+    that cannot run on the device."""
     own = "cpu" if device.type == "cpu" else "triton"
     name = own if wanted == "auto" else wanted
     if name not in (own, "reference"):
@@ -45,9 +51,24 @@ def choose_backend(wanted: str, device: torch.device) -> AttentionBackend:
 
         return ReferenceBackend()
     if name == "cpu":
-        from kvik_engine.attention.cpu_backend import CpuBackend
-
-        return CpuBackend()
+        return CpuBackend(_short_rows(model, dtype))
     from kvik_engine.attention.triton_backend import TritonBackend
 
     return TritonBackend()
+
+
+def _short_rows(model: ModelConfig, dtype: torch.dtype) -> ShortRows | None:
+    """Kernels, or None where torch has to do: which of them is said once, with the reason."""
+    if model.latent is not None:
+        log.info("attention of short rows: by torch, as the kernels do not know latent attention")
+        return None
+    if not serves(model.head_dim, dtype):
+        log.info("attention of short rows: by torch, as the kernels do not know heads of %d", model.head_dim)
+        return None
+    try:
+        library = load_library()
+    except LibraryUnavailable as reason:
+        log.warning("attention of short rows: by torch, as there are no kernels for this CPU: %s", reason)
+        return None
+    log.info("attention of short rows: by kernels for %s", library.best.name.lower())
+    return ShortRowsInPlace(library, heads=model.heads)

@@ -51,7 +51,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
         model_config,
         tensors,
         dtype=dtype,
-        backend=choose_backend(config.attention, device),
+        backend=choose_backend(config.attention, device, model_config, DTYPES[dtype]),
         limits=limits,
         max_batch_tokens=config.max_batch_tokens,
         cache=CacheBounds(

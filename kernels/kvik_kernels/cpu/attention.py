@@ -90,9 +90,7 @@ class PagedQueries:
             threads if seen > ONE_THREAD_TOKENS else 1,
         )
 
-    def attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float
-    ) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float) -> torch.Tensor:
         """query: `[queries, heads, width]` in the order of the queries, heads of one KV head side by side; keys,
         values: strided views `[blocks, kv_heads, block_tokens, width]`. Returns `[queries, heads, width]`, zeros for a
         query that sees nothing. All of one dtype, accumulated in float32.

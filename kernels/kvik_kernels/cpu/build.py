@@ -40,7 +40,8 @@ def build(compiler: str) -> Path:
     Raises subprocess.CalledProcessError, with what the compiler said.
     """
     target = library_path()
-    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".build-") as scratch:
+    target.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         objects = [_compile(compiler, "library.cpp", Path(scratch, "library.o"), ())]
         for function, flags in ATTENTION.items():
             output = Path(scratch, f"{function}.o")
@@ -49,7 +50,7 @@ def build(compiler: str) -> Path:
         # No C++ library is used: the result needs libc alone.
         _run(compiler, "-shared", "-nodefaultlibs", "-o", str(linked), *objects, "-lgcc", "-lc")
         os.replace(linked, target)
-    for stale in FOLDER.glob("kvik_cpu-*.so"):
+    for stale in target.parent.glob("*.so"):
         if stale != target:
             stale.unlink()
     return target

@@ -1,6 +1,6 @@
 """The compiled kernels: where the library lies, whether this CPU runs it, and its functions through ctypes.
 
-Built beside the sources by `kvik_kernels.cpu.build`, at set-up or while an image is built, never where models are
+Built into a folder beside the sources by `kvik_kernels.cpu.build`, at set-up or while an image is built, never where models are
 served. Its name holds a hash of all that it is made from, so a library of other sources is never found.
 """
 
@@ -35,7 +35,7 @@ def library_path() -> Path:
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((FOLDER / name).read_bytes())
-    return FOLDER / f"kvik_cpu-{digest.hexdigest()[:16]}.so"
+    return FOLDER / "built" / f"kvik_cpu-{digest.hexdigest()[:16]}.so"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -11,11 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, LayerAttention
-from kvik_engine.attention.cpu_backend import CpuBackend, group_by_length
+from kvik_engine.attention.cpu_backend import CpuBackend
+from kvik_engine.attention.cpu_gathered import group_by_length
+from kvik_engine.attention.cpu_in_place import ShortRowsInPlace
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.kv_layout import KVLayout, LayerPlace
 from kvik_engine.attention.reference import ReferenceBackend
+from kvik_kernels.cpu.library import load_library
 
+BackendFor = Callable[[int], AttentionBackend]
+"""By query heads."""
 LAYERS = 3
 MIXES = {
     "one decode": ([0], [1]),
@@ -53,8 +59,8 @@ class Case:
     value: Tensor
     past: list[tuple[Tensor, Tensor]]
 
-    def run(self, backend: AttentionBackend, layer: int = 1) -> Tensor:
-        step: LayerAttention = backend.plan(self.batch, self.cache)
+    def run(self, backend_for: BackendFor, layer: int = 1) -> Tensor:
+        step: LayerAttention = backend_for(self.query.shape[1]).plan(self.batch, self.cache)
         step.write(self.key, self.value, self.cache.layers[layer])
         return step.attend(self.query, self.cache.layers[layer], scale=self.query.shape[-1] ** -0.5)
 
@@ -78,7 +84,7 @@ def make(
     *,
     heads: int = 6,
     kv_heads: int = 2,
-    width: int = 8,
+    width: int = 16,
     block_tokens: int = 4,
     layer: int = 1,
     stale: float = 0.0,
@@ -129,16 +135,27 @@ def make(
     )
 
 
-@pytest.fixture(params=[ReferenceBackend, CpuBackend], ids=["reference", "cpu"])
-def backend(request: pytest.FixtureRequest) -> AttentionBackend:
-    made: AttentionBackend = request.param()
+def by_kernels(heads: int) -> AttentionBackend:
+    return CpuBackend(ShortRowsInPlace(load_library(), heads=heads))
+
+
+BACKENDS: dict[str, BackendFor] = {
+    "reference": lambda _: ReferenceBackend(),
+    "cpu": lambda _: CpuBackend(),
+    "kernels": by_kernels,
+}
+
+
+@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
+def backend(request: pytest.FixtureRequest) -> BackendFor:
+    made: BackendFor = request.param
     return made
 
 
 @pytest.mark.parametrize(("starts", "lengths"), MIXES.values(), ids=MIXES.keys())
 @pytest.mark.parametrize("heads", [(2, 2), (6, 2), (4, 1)], ids=["no groups", "groups of 3", "one kv head"])
 def test_attention_over_blocks_equals_dense_attention(
-    backend: AttentionBackend, starts: list[int], lengths: list[int], heads: tuple[int, int]
+    backend: BackendFor, starts: list[int], lengths: list[int], heads: tuple[int, int]
 ) -> None:
     case = make(starts, lengths, heads=heads[0], kv_heads=heads[1])
 
@@ -146,15 +163,22 @@ def test_attention_over_blocks_equals_dense_attention(
 
 
 @pytest.mark.parametrize("block_tokens", [1, 4, 16])
-@pytest.mark.parametrize("width", [2, 16, 64])
-def test_block_size_and_head_width_change_nothing(backend: AttentionBackend, block_tokens: int, width: int) -> None:
+@pytest.mark.parametrize("width", [16, 64])
+def test_block_size_and_head_width_change_nothing(backend: BackendFor, block_tokens: int, width: int) -> None:
     case = make([12, 0, 25], [1, 19, 3], block_tokens=block_tokens, width=width)
 
     torch.testing.assert_close(case.run(backend), case.truth(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_torch_serves_heads_of_any_width(name: str) -> None:
+    case = make([12, 0, 25], [1, 19, 3], width=2)
+
+    torch.testing.assert_close(case.run(BACKENDS[name]), case.truth(), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("layer", range(LAYERS))
-def test_a_layer_reads_and_writes_its_own_part_of_each_block(backend: AttentionBackend, layer: int) -> None:
+def test_a_layer_reads_and_writes_its_own_part_of_each_block(backend: BackendFor, layer: int) -> None:
     case = make([5, 0], [1, 6], layer=layer)
     before = case.cache.buffer.clone()
     out = case.run(backend, layer)
@@ -169,14 +193,14 @@ def test_a_layer_reads_and_writes_its_own_part_of_each_block(backend: AttentionB
 
 @pytest.mark.parametrize(("starts", "lengths"), MIXES.values(), ids=MIXES.keys())
 def test_what_stands_in_slots_past_a_rows_end_is_never_seen(
-    backend: AttentionBackend, starts: list[int], lengths: list[int]
+    backend: BackendFor, starts: list[int], lengths: list[int]
 ) -> None:
     case = make(starts, lengths, stale=math.nan)
 
     torch.testing.assert_close(case.run(backend), case.truth(), atol=1e-5, rtol=1e-5)
 
 
-def test_a_row_that_is_not_finite_does_not_spoil_its_neighbours(backend: AttentionBackend) -> None:
+def test_a_row_that_is_not_finite_does_not_spoil_its_neighbours(backend: BackendFor) -> None:
     case = make([12, 30, 9, 3], [1, 1, 6, 1])
     sound = case.truth()
     case.query[1] = case.key[1] = case.value[1] = math.nan
@@ -186,7 +210,7 @@ def test_a_row_that_is_not_finite_does_not_spoil_its_neighbours(backend: Attenti
     torch.testing.assert_close(out[[0, *range(2, 9)]], sound[[0, *range(2, 9)]], atol=1e-5, rtol=1e-5)
 
 
-def test_packed_rows_give_what_each_gives_alone(backend: AttentionBackend) -> None:
+def test_packed_rows_give_what_each_gives_alone(backend: BackendFor) -> None:
     starts, lengths = [12, 0, 25, 8], [1, 19, 1, 4]
     case = make(starts, lengths)
     together = case.run(backend)

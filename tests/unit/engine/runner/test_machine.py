@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.runner import dtypes
+from kvik_engine.models.config import LatentAttention
+from kvik_engine.runner import devices, dtypes
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import choose_dtype
 from kvik_engine.runner.memory import MemoryUse, PeakMemory, cgroup_memory, machine_memory
 from kvik_engine.runner.threads import usable_threads
+from kvik_kernels.cpu.library import Library, LibraryUnavailable, load_library
+from tests.support.tiny_model import TINY
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -139,13 +143,45 @@ def test_auto_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(("wanted", "name"), [("auto", "cpu"), ("cpu", "cpu"), ("reference", "reference")])
 def test_a_cpu_runs_its_own_backend_or_the_reference(wanted: str, name: str) -> None:
-    assert choose_backend(wanted, CPU).name == name
+    assert choose_backend(wanted, CPU, TINY, torch.float32).name == name
+
+
+def test_heads_that_the_kernels_serve_are_left_to_them_and_info_names_their_instruction_set() -> None:
+    model = replace(TINY, head_dim=64)
+    best = load_library().best.name.lower()
+
+    assert choose_backend("auto", CPU, model, torch.bfloat16).name == f"cpu {best}"
+
+
+@pytest.mark.parametrize("reason", ["this CPU has no AVX2", "they are not built"])
+def test_without_kernels_torch_attends_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    def unavailable() -> Library:
+        raise LibraryUnavailable(reason)
+
+    monkeypatch.setattr(devices, "load_library", unavailable)
+
+    assert choose_backend("auto", CPU, replace(TINY, head_dim=64), torch.bfloat16).name == "cpu"
+    assert [record.message for record in caplog.records] == [
+        f"attention of short rows: by torch, as there are no kernels for this CPU: {reason}"
+    ]
+
+
+def test_latent_attention_and_odd_heads_are_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    latent = LatentAttention(kv_rank=64, query_rank=None, nope_dim=32, rope_dim=16, value_dim=32)
+
+    assert choose_backend("auto", CPU, replace(TINY, head_dim=64, latent=latent), torch.float32).name == "cpu"
+    assert choose_backend("auto", CPU, replace(TINY, head_dim=100), torch.float32).name == "cpu"
+    assert "latent" in caplog.text
+    assert "heads of 100" in caplog.text
 
 
 @pytest.mark.parametrize("wanted", ["triton", "flash"])
 def test_a_backend_that_does_not_run_there_is_refused(wanted: str) -> None:
     with pytest.raises(StartError) as caught:
-        choose_backend(wanted, CPU)
+        choose_backend(wanted, CPU, TINY, torch.float32)
 
     assert caught.value.reason is StartReason.CONFIG_INVALID
 

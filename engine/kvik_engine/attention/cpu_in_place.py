@@ -1,0 +1,62 @@
+"""Attention of the CPU path by kernels of kvik_kernels.cpu, which read keys and values in the blocks where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_kernels.cpu.attention import PagedQueries, Query
+from kvik_kernels.cpu.library import Library
+
+
+class ShortRowsInPlace:
+    """See cpu_backend.ShortRows. Each new token is a query of its own, so a row's tokens read its past once each: from
+    the CPU's cache, as long as they are few."""
+
+    most_tokens = 8
+
+    def __init__(self, library: Library, *, heads: int) -> None:
+        """`heads`: query heads of the model."""
+        self.name = library.best.name.lower()
+        self._library = library
+        self._heads = heads
+
+    def plan(self, batch: AttentionBatch, rows: Sequence[int], cache: KVCache) -> list[InPlaceRows]:
+        queries, tokens, first = list[Query](), list[int](), 0
+        taken = set(rows)
+        for row, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
+            if row in taken:
+                for offset in range(length):
+                    position = start + offset
+                    queries.append(Query(row, batch.first_seen(position), position + 1))
+                    tokens.append(first + offset)
+            first += length
+        layout = cache.layout
+        paged = PagedQueries(
+            self._library,
+            queries,
+            batch.block_tables,
+            kv_heads=layout.heads,
+            group=self._heads // layout.heads,
+            width=layout.width,
+            block_tokens=layout.block_tokens,
+            dtype=cache.buffer.dtype,
+            threads=torch.get_num_threads(),
+        )
+        return [InPlaceRows(torch.tensor(tokens), paged)]
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceRows:
+    """See cpu_backend.RowsAttention."""
+
+    tokens: Tensor
+    queries: PagedQueries
+
+    def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
+        return self.queries.attend(query, cache.keys, cache.values, scale=scale)
