@@ -83,6 +83,7 @@ class NotedBatches(CpuBackend):
     """Keeps where the rows began that attention was planned for."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[tuple[int, int]] = []
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> LayerAttention:  # type: ignore[override]

@@ -1,0 +1,68 @@
+"""What attention in place saves on a CPU, on the embedded model in bf16: part of `make bench`.
+
+The model is loaded twice, and decodes once with torch's attention over gathered keys and values, once with the kernels
+of kvik_kernels.cpu. The two decode in turn and are compared step by step: a figure is the median of the ratios, beside
+it are the least times. Times are processor time of one thread, so that other work on the machine shows less; with
+--threads above 1 they are wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from unittest.mock import patch
+
+import torch
+
+from bench.demo_rows import DemoRows, load_demo
+from bench.report import Report
+from kvik_engine.params import SamplingParams
+
+ROWS = (1, 8, 16, 32)
+CONTEXTS = (128, 576, 2000)
+GREEDY = SamplingParams(max_tokens=1000, seed=1, temperature=0.0)
+
+
+def compare(report: Report, what: str, pairs: list[tuple[float, float]]) -> None:
+    """`pairs`: seconds by torch and by the kernels."""
+    ratio = statistics.median(kernels / gathered for gathered, kernels in pairs)
+    gathered, kernels = (min(column) * 1e3 for column in zip(*pairs, strict=True))
+    report.line(what, f"x {ratio:.2f} ({gathered:.0f} -> {kernels:.0f} ms)", ratio)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.cpu_attention", description=__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
+    options = parser.parse_args()
+    clock: Callable[[], float] = time.thread_time if options.threads == 1 else time.perf_counter
+
+    def seconds(rows: DemoRows, done: int) -> float:
+        before = clock()
+        rows.decode(done)
+        return clock() - before
+
+    report = Report("cpu_attention", {"model": "demo", "dtype": "bf16", "threads": options.threads})
+    most = max(options.rows)
+    for context in options.contexts:
+        with patch("kvik_engine.runner.devices._short_rows", lambda *_: None):
+            runners = [load_demo(rows=most, prompt=context, dtype="bf16")]
+        runners.append(load_demo(rows=most, prompt=context, dtype="bf16"))
+        torch.set_num_threads(options.threads)
+        sides = [DemoRows(runner, rows=most, prompt=context, steps=options.steps) for runner in runners]
+        for rows in options.rows:
+            for side in sides:
+                side.prefill(rows, GREEDY)
+            pairs = [(seconds(sides[0], done), seconds(sides[1], done)) for done in range(options.steps)]
+            compare(report, f"{rows} rows with {context} tokens each", pairs)
+    report.write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
