@@ -1,7 +1,7 @@
 """The compiled kernels: where the library lies, whether this CPU runs it, and its functions through ctypes.
 
-Built into a folder beside the sources by `kvik_kernels.cpu.build`, at set-up or while an image is built, never where models are
-served. Its name holds a hash of all that it is made from, so a library of other sources is never found.
+Built into a folder beside the sources by `kvik_kernels.cpu.build`, at set-up or while an image is built, never where
+models are served. Its name holds a hash of all that it is made from, so a library of other sources is never found.
 """
 
 from __future__ import annotations
