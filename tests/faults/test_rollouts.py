@@ -20,6 +20,11 @@ def condition(rig: Rig, kind: str) -> Mapping[str, str]:
     return condition_of(rig.pool(), kind) or {}
 
 
+def degraded(rig: Rig) -> tuple[str | None, str | None]:
+    found = condition(rig, "Degraded")
+    return found.get("status"), found.get("reason")
+
+
 def settled(rig: Rig, **spec: Any) -> set[str]:
     """The uids of a pool's two pods, which fill the room that there is."""
     rig.kubelet.room = 2
@@ -112,6 +117,22 @@ def test_a_change_of_strategy_rolls_nothing_and_in_place_needs_no_room(operated:
     eventually("the roll to be over", lambda: rolled(rig, "--max-requests=8"), 60, rig.explain)
     assert not uids(rig) & before
     assert rig.events("SurgeUnschedulable") == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["Auto", "InPlace"])
+def test_a_revision_all_of_whose_pods_crash_is_left_where_they_take_all_the_room(operated: Rig, strategy: str) -> None:
+    rig = operated
+    rig.kubelet.room, rig.kubelet.waited = 2, 61
+    rig.kubelet.crashes = lambda pod: "--max-requests=8" in pod["spec"]["containers"][0]["args"]
+    rig.operator()
+    rig.create(replicas=2, batching={"maxRequests": 8}, rollout={"strategy": strategy})
+    crash = ("True", "CrashLooping")
+    eventually("the crash to be told", lambda: degraded(rig) == crash, 30, rig.explain)
+    change(rig, 16)
+    eventually("the good revision everywhere", lambda: rolled(rig, "--max-requests=16"), 60, rig.explain)
+    eventually("nothing to be wrong", lambda: degraded(rig)[0] == "False", 30, rig.explain)
+    assert condition(rig, "Ready")["status"] == "True"
 
 
 @pytest.mark.long

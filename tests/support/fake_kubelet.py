@@ -35,6 +35,7 @@ class _Running:
 class FakeKubelet:
     """A context manager. `starts` says whether a pod may start (default: all may); set it at any time.
 
+    `crashes` says whose engine ends again and again once it was started (default: nobody's).
     `room` is the number of pods of a namespace that there are nodes for (default: any number). What is beyond it is
     told to be unschedulable, as by a scheduler that has said so for `waited` seconds.
     """
@@ -43,6 +44,7 @@ class FakeKubelet:
         self._api = api
         self._period = period
         self.starts: Callable[[Mapping[str, Any]], bool] = lambda _: True
+        self.crashes: Callable[[Mapping[str, Any]], bool] = lambda _: False
         self.room: int | None = None
         self.waited = 0.0
         self._load: dict[str, Any] = {}
@@ -104,12 +106,13 @@ class FakeKubelet:
                 self._patch_status(pod, {"conditions": [no_room(self.waited)]})
         elif self.starts(self._api.api_client.sanitize_for_serialization(pod)):
             self._start(pod)
-            pod.status.pod_ip = "of this round"
+            pod.status.pod_ip = "of this round"  # it takes room from now on
 
     def _start(self, pod: Any) -> None:
         """Until the API server has taken the pod's status, which may need another round."""
         running = self._pods.get(pod.metadata.uid) or self._run_engine(pod.metadata.uid)
-        self._patch_status(pod, ready_status(pod, running.address))
+        crashes = self.crashes(self._api.api_client.sanitize_for_serialization(pod))
+        self._patch_status(pod, (crashing_status if crashes else ready_status)(pod, running.address))
 
     def _patch_status(self, pod: Any, status: Mapping[str, Any]) -> None:
         self._api.patch_namespaced_pod_status(
@@ -156,6 +159,22 @@ def ready_status(pod: Any, address: str) -> dict[str, Any]:
             }
         ],
     }
+
+
+def crashing_status(pod: Any, address: str) -> dict[str, Any]:
+    """The same of a pod whose engine has ended with an error and waits to be started again."""
+    status = ready_status(pod, address)
+    for condition in status["conditions"]:
+        condition["status"] = str(condition["type"] not in ("ContainersReady", "Ready"))
+    ended = {"exitCode": 1, "reason": "Error", "startedAt": _before(2), "finishedAt": _before(1)}
+    status["containerStatuses"][0] |= {
+        "ready": False,
+        "started": False,
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+        "lastState": {"terminated": ended},
+    }
+    return status
 
 
 def no_room(waited: float) -> dict[str, Any]:
