@@ -30,6 +30,8 @@ ANNOTATION_MANIFEST_HASH: Final = f"{GROUP}/manifest-hash"
 """On children: a hash of what was applied last, so that fields we no longer set are noticed."""
 ANNOTATION_ROLL_IN_PLACE: Final = f"{GROUP}/roll-in-place"
 """On a Deployment: the template hash of a roll that Auto began with a surge and carries on in place."""
+ANNOTATION_TRY_AGAIN: Final = f"{GROUP}/try-again"
+"""On a Deployment whose pods the API server refuses: changes when the ReplicaSet's controller should try again."""
 ANNOTATION_POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kvik_operator.names import ANNOTATION_TRY_AGAIN
 from tests.support.control_plane import RunningControlPlane, control_plane
 from tests.support.kubectl import Kubectl, condition, wait_for
 from tests.support.operator_process import OperatorProcess
@@ -212,8 +213,14 @@ def test_a_quota_is_named_and_lifted(kube: Kubectl) -> None:
     kube.run("create", "quota", "none", "--hard=pods=0")
     apply_pool(kube)
     assert "exceeded quota" in wait_for_reason(kube, "QuotaExceeded")["message"]
+
+    def marked(kind: str) -> bool:
+        return any(ANNOTATION_TRY_AGAIN in one["metadata"]["annotations"] for one in kube.list(kind))
+
+    wait_for("the ReplicaSet to be marked, so that its controller looks", lambda: marked("replicasets"), TOLD_WITHIN)
     kube.run("delete", "quota", "none")
     wait_for_reason(kube, "Starting", seconds=MENDED_WITHIN)
+    wait_for("the mark to be gone", lambda: not marked("deployments"), MENDED_WITHIN)
 
 
 def test_somebody_elses_service_is_left_alone(kube: Kubectl) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kvik_operator.names import ANNOTATION_ROLL_IN_PLACE, ChildKind, PoolKey
+from kvik_operator.names import ANNOTATION_ROLL_IN_PLACE, ANNOTATION_TRY_AGAIN, ChildKind, PoolKey
 from kvik_operator.objects.metadata import Json, child, selector
 
 
@@ -21,9 +21,18 @@ class Pace:
 
 
 def deployment(
-    key: PoolKey, uid: str, template: Mapping[str, Any], replicas: int, pace: Pace, progress_deadline: timedelta
+    key: PoolKey,
+    uid: str,
+    template: Mapping[str, Any],
+    replicas: int,
+    pace: Pace,
+    progress_deadline: timedelta,
+    try_again: str | None = None,
 ) -> Json:
-    """The operator is the only writer of `replicas`; nothing but `template` makes new pods."""
+    """The operator is the only writer of `replicas`; nothing but `template` makes new pods.
+
+    `try_again`: a mark that makes Kubernetes create missing pods at once, whenever it changes.
+    """
     rolling = {"maxSurge": pace.max_surge, "maxUnavailable": pace.max_unavailable}
     body: Json = {
         "spec": {
@@ -35,6 +44,7 @@ def deployment(
             "template": template,
         }
     }
-    if pace.switched_for is not None:
-        body["metadata"] = {"annotations": {ANNOTATION_ROLL_IN_PLACE: pace.switched_for}}
+    marks = {ANNOTATION_ROLL_IN_PLACE: pace.switched_for, ANNOTATION_TRY_AGAIN: try_again}
+    if annotations := {name: mark for name, mark in marks.items() if mark is not None}:
+        body["metadata"] = {"annotations": annotations}
     return child(ChildKind.DEPLOYMENT, key, uid, body)

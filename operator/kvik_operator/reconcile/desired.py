@@ -14,6 +14,7 @@ from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
 from kvik_operator.reconcile.pod_state import hash_label
 from kvik_operator.reconcile.rollout import pace
+from kvik_operator.reconcile.try_again import try_again
 from kvik_operator.reconcile.types import Desired, Object, Observed, ReconcileOptions, Revision, RevisionPlan
 from kvik_operator.reconcile.victims import deletion_costs
 
@@ -48,7 +49,8 @@ def _deployment(observed: Observed, revision: Revision, replicas: int) -> Object
     how = pace(observed.pool.spec.rollout.strategy, hash_label(revision.template), observed)
     drain = timedelta(seconds=termination_grace_seconds(effective.drain_timeout))
     deadline = effective.startup_timeout + (timedelta() if how.max_surge else drain)
-    return deployment(observed.key, observed.pool.uid, revision.template, replicas, how, deadline)
+    again = try_again(observed)
+    return deployment(observed.key, observed.pool.uid, revision.template, replicas, how, deadline, again)
 
 
 def wanted_replicas(spec: PoolSpec) -> int:
