@@ -3,9 +3,9 @@
     python -m kvik_engine.convert RUN_DIR/config.json
 
 checks the digest, turns a GGUF's metadata into tokenizer.json, tokenizer_config.json and config.json (cached by the
-digest of the metadata), tries the chat template on a sample, and rewrites the configuration with `model_path` and
-`tokenizer_path` filled. Foreign files are parsed here first, so what hangs or dies on them is this process and not the
-server. Exit 78 and one line `Reason: message` when the model cannot be served.
+digest of the metadata), tries the chat template on a sample, writes how tokens are spelled, and rewrites the
+configuration with `model_path` and `tokenizer_path` filled. Foreign files are parsed here first, so what hangs or dies
+on them is this process and not the server. Exit 78 and one line `Reason: message` when the model cannot be served.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvik_engine.bounded_json import read_json_object
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.spelling import SPELLING_FILE, write_spelling
 from kvik_engine.text.chat_template import TemplateError, TemplateOverrun
 from kvik_engine.text.gguf_tokenizer import special_token, tokenizer_from_gguf
 from kvik_engine.text.tokenizer import (
@@ -40,6 +41,8 @@ from kvik_engine.weights.model_files import check_digest, find_model_files
 FORMAT = 1
 """Raised when the conversion changes, so that an older cache is not used."""
 _SAMPLE_CHARS = 1 << 20
+_MOST_SPELLED = 1 << 20
+"""Ids. A file may give any number to a token; those from here on end no beam by their text."""
 _TURNS = [{"role": role, "content": "Hello"} for role in ("system", "user", "assistant", "user")]
 _SAMPLES = (_TURNS[1:2], _TURNS[:2], _TURNS[1:], _TURNS)
 """A template may take no system message, and look at turns only where there are some."""
@@ -64,6 +67,9 @@ def prepare(config: EngineConfig) -> EngineConfig:
     model = load_text_model(folder)
     check_vocabulary(model, folder)
     try_template(model)
+    write_spelling(
+        Path(config.run_dir) / SPELLING_FILE, map(model.bytes.shown, range(min(model.vocab_size, _MOST_SPELLED)))
+    )
     return replace(config, model_path=str(files.weights), tokenizer_path=str(folder))
 
 

@@ -33,13 +33,16 @@ class BeamParams:
 
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = EarlyStopping.LIKELY
+    stop: tuple[str, ...] = ()
+    """Strings that end a beam, each at least one character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling of one request, shared by its n choices.
 
-    Stop strings are not here: they are found by the API process, which then aborts the choice.
+    Stop strings are not here: they are found by the API process, which then aborts the choice. Only a search must know
+    of them in the core (BeamParams).
     """
 
     max_tokens: int
@@ -76,8 +79,10 @@ class SamplingParams:
     def listed(self) -> int | None:
         """How many of the likeliest tokens the sampler lists beside each sample; None = no log probabilities at all.
 
-        A beam needs as many that go on as there are beams, beside any that would end it.
+        A beam needs as many that go on as there are beams, beside any that would end it: all stop tokens, and as many
+        answers as can end with a stop string at once.
         """
         if self.beam is None:
             return self.logprobs
-        return max(self.logprobs or 0, self.n + len(self.stop_token_ids))
+        going_on = 2 * self.n if self.beam.stop else self.n
+        return max(self.logprobs or 0, going_on + len(self.stop_token_ids))

@@ -52,6 +52,13 @@ def test_a_prompt_of_ids_and_one_of_text_give_the_same(engine: LiveEngine) -> No
     assert complete(engine, ids).choices[0].text == complete(engine, text).choices[0].text
 
 
+def test_a_beam_search_ends_at_a_stop_string(engine: LiveEngine) -> None:
+    asked = {"use_beam_search": True, "early_stopping": True}
+    answer = complete(engine, "1, 2, 3, 4, 5, 6,", n=2, max_tokens=40, stop=[","], extra_body=asked)
+    assert [(choice.finish_reason, "," in choice.text) for choice in answer.choices] == [("stop", False)] * 2
+    assert answer.usage.completion_tokens < 40
+
+
 def test_lists_of_prompts_and_choices_are_numbered(engine: LiveEngine) -> None:
     answer = complete(engine, ["One two three", "Red green"], n=2, max_tokens=4)
     alone = [complete(engine, p, max_tokens=4).choices[0].text for p in ("One two three", "Red green")]

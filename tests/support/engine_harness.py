@@ -28,6 +28,7 @@ from kvik_engine.params import SamplingParams
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
+from kvik_engine.spelling import Spell, unspelled
 from kvik_engine.step import Row, Runner
 from tests.support.fake_runner import END_TOKEN, FULL, VOCAB, FakeRunner, Windows, likely_after, solo_output
 from tests.support.held_disk import Fault, HeldDisk
@@ -90,6 +91,7 @@ class Harness:
     overlap: int = 0
     context: int = 4096
     runner: FakeRunner | None = None
+    spell: Spell = unspelled
     now: float = 1000.0
 
     def __post_init__(self) -> None:
@@ -110,7 +112,7 @@ class Harness:
             max_batch_tokens=self.max_batch_tokens,
             chunked_prefill_tokens=self.chunked_prefill_tokens,
         )
-        self.scheduler = Scheduler(limits, self.kv, offload=self.host)
+        self.scheduler = Scheduler(limits, self.kv, offload=self.host, spell=self.spell)
         self.channel = MemoryChannel()
         serving = Serving(
             bounds=Bounds(vocab_size=VOCAB, context=self.context),
@@ -221,7 +223,7 @@ class Harness:
     def _found(self, submit: Submit) -> list[Found]:
         if submit.request_id not in self._searched:
             after = partial(likely_after, windows=self.fake.windows)
-            self._searched[submit.request_id] = plain_beam_search(after, submit.prompt, submit.params)
+            self._searched[submit.request_id] = plain_beam_search(after, submit.prompt, submit.params, self.spell)
         return self._searched[submit.request_id]
 
     def request_row(self, request_id: int, choice: int = 0) -> Row | None:

@@ -21,12 +21,17 @@ from tests.support.engine_harness import Harness
 from tests.support.fake_runner import FULL, VOCAB, Windows
 
 OTHER_API = 2
-_BEAMS = [BeamParams(early_stopping=early) for early in EarlyStopping]
+_BEAMS = [BeamParams(early_stopping=early, stop=stop) for early in EarlyStopping for stop in ((), ("ab", "ca"))]
 _tokens = st.integers(1, VOCAB - 1)
 _ends = st.sampled_from([[5], [5, 6, 7], [5, 6, 7, 8, 9]]) | st.lists(_tokens, min_size=1, max_size=6)
 _beginnings = st.sampled_from(
     [tuple((7 * i + j) % (VOCAB - 1) + 1 for j in range(length)) for i in range(2) for length in (0, 3, 8, 13)]
 )
+
+
+def spelled(token: int) -> bytes:
+    """As text of three letters, for stop strings."""
+    return b"abc"[token % 3 :][:1] + b"a" * (token % 5 == 0)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -72,6 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
                 swap_threshold=swap_threshold,
                 windows=windows,
                 overlap=self.overlap,
+                spell=spelled,
             )
         )
 

@@ -15,6 +15,7 @@ from kvik_engine.kv.sizing import Ledger, size_cache
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.runner import ModelRunner
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
+from kvik_engine.spelling import Spell, unspelled
 from tests.support.engine_harness import Heard, MemoryChannel
 
 
@@ -53,7 +54,7 @@ def engine_config(model: Path, *, dtype: str, device: str = "cpu", max_requests:
 class RealCore:
     """One core over a loaded runner whose pool is allocated anew."""
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, settings: Settings) -> None:
+    def __init__(self, runner: ModelRunner, config: EngineConfig, settings: Settings, spell: Spell = unspelled) -> None:
         self.settings = settings
         config = EngineConfig(
             **{
@@ -68,7 +69,7 @@ class RealCore:
         ledger = replace(allocate(runner, settings.blocks), swap_slots=settings.swap_slots)
         host = runner.allocate_host(settings.swap_slots) if settings.swap_slots else None
         self.core = build_core(
-            config, runner, ledger, self.channel, time.monotonic, overlap=settings.overlap, host=host
+            config, runner, ledger, self.channel, time.monotonic, overlap=settings.overlap, host=host, spell=spell
         )
         self._next_id = 0
 

@@ -36,7 +36,7 @@ _DRAWING: dict[str, Callable[[Any], bool]] = {
 and their values that say so."""
 
 
-def resolve_beam(request: SamplingFields) -> BeamParams | None:
+def resolve_beam(request: SamplingFields, stop: tuple[str, ...]) -> BeamParams | None:
     """None when no beam search is asked for. UserError for fields that do not go together, and for values out of
     range."""
     if not request.use_beam_search:
@@ -49,7 +49,7 @@ def resolve_beam(request: SamplingFields) -> BeamParams | None:
         raise UserError(message, param="length_penalty")
     if request.early_stopping not in _EARLY_STOPPING:
         raise UserError('early_stopping must be true, false or "never".', param="early_stopping")
-    return BeamParams(length_penalty=penalty, early_stopping=_EARLY_STOPPING[request.early_stopping])
+    return BeamParams(length_penalty=penalty, early_stopping=_EARLY_STOPPING[request.early_stopping], stop=stop)
 
 
 def _refuse(request: SamplingFields, fields: dict[str, Callable[[Any], bool]], why: str) -> None:

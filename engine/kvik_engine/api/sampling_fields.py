@@ -77,13 +77,12 @@ def resolve_sampling(
     min_tokens = _within("min_tokens", request.min_tokens, 0, wanted) or 0
     n = _within("n", request.n, 1, min(limits.MAX_N, model.max_choices)) or 1
     candidates = _best_of(request, model, n)
-    beam = resolve_beam(request)
+    stop = _stop_strings(request.stop)
+    beam = resolve_beam(request, stop)
     ranking = beam.length_penalty if beam is not None else 1.0 if candidates > n else None
     if request.stream_options is not None and not request.stream:
         raise UserError("stream_options is only allowed when stream is true.", param="stream_options")
     stop_token_ids = _stop_token_ids(request, model)
-    if beam is not None and candidates + len(stop_token_ids) > model.vocab_size:
-        raise UserError("The vocabulary is too small for so many beams.", param="use_beam_search")
     params = SamplingParams(
         max_tokens=1,
         seed=0,
@@ -101,6 +100,8 @@ def resolve_sampling(
         logprobs=logprobs if ranking is None else logprobs or 0,
         beam=beam,
     )
+    if beam is not None and (params.listed or 0) > model.vocab_size:
+        raise UserError("The vocabulary is too small for so many beams.", param="use_beam_search")
     return Sampling(
         params=params,
         returned=n,
@@ -109,7 +110,7 @@ def resolve_sampling(
         seed=_seed(request.seed),
         wanted_tokens=wanted,
         max_tokens_field=field,
-        stop=StopRules(_stop_strings(request.stop), bool(request.include_stop_str_in_output), min_tokens),
+        stop=StopRules(stop, bool(request.include_stop_str_in_output), min_tokens),
         slo_class=_slo_class(request.slo_class, model.slo_class),
         priority=_within("priority", request.priority, -100, 100) or 0,
         tenant=tenant,

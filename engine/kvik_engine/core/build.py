@@ -21,6 +21,7 @@ from kvik_engine.kv.sizing import Ledger, size_cache, swap_slots
 from kvik_engine.scheduler.limits import Limits
 from kvik_engine.scheduler.scheduler import Scheduler
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode, SwapOrRecompute
+from kvik_engine.spelling import Spell, unspelled
 from kvik_engine.step import HostSpace, KVGroup, ModelFacts, Runner
 
 
@@ -60,6 +61,7 @@ def build_core(
     strategy: Strategy = PRODUCT,
     host: HostSpace | None = None,
     below: LowerTier | None = None,
+    spell: Spell = unspelled,
 ) -> EngineCore:
     """An engine core over a runner whose pool, and swap space if there is any, are allocated as the ledger says."""
     facts = runner.facts
@@ -73,7 +75,9 @@ def build_core(
     if host is not None:
         choice = swap_choice(config, ledger, host)
         offload = HostTier(kv, HostPool(ledger.swap_slots), names, choice, below)
-    scheduler = Scheduler(step_limits, kv, offload=offload, batching=strategy.batching(), room=strategy.room())
+    scheduler = Scheduler(
+        step_limits, kv, offload=offload, batching=strategy.batching(), room=strategy.room(), spell=spell
+    )
     serving = Serving(
         bounds=Bounds(vocab_size=facts.vocab_size, context=ledger.context),
         overlap=overlap,

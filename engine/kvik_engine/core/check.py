@@ -67,7 +67,7 @@ def _invalid_params(params: SamplingParams, bounds: Bounds) -> str | None:
         "logit_bias": _in_vocabulary([token for token, _ in params.logit_bias], bounds),
         "stop_token_ids": _in_vocabulary(params.stop_token_ids, bounds),
         "min_tokens": 0 <= params.min_tokens <= params.max_tokens,
-        "beam": params.beam is None or params.n + len(params.stop_token_ids) <= bounds.vocab_size,
+        "beam": params.beam is None or (params.listed or 0) <= bounds.vocab_size,
         "logprobs": params.logprobs is None or 0 <= params.logprobs <= min(_MAX_LOGPROBS, bounds.vocab_size),
     }
     wrong = [name for name, right in checks.items() if not right]

@@ -31,6 +31,7 @@ from kvik_engine.ipc.heartbeat import HEARTBEAT_FILE, STALL_SECONDS, HeartbeatWr
 from kvik_engine.ipc.messages import Hello
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.log import configure_logging
+from kvik_engine.spelling import SPELLING_FILE, read_spelling
 from kvik_engine.step import HostSpace, SwapSpace
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,10 @@ def serve(config: EngineConfig) -> None:
 
     channel = CoreChannel(core_socket(config.run_dir), hello)
     failing = with_faults(runner, faults)
-    core = build_core(config, failing, ledger, channel, time.monotonic, overlap=OVERLAP, host=host, below=below)
+    spell = read_spelling(Path(config.run_dir) / SPELLING_FILE)
+    core = build_core(
+        config, failing, ledger, channel, time.monotonic, overlap=OVERLAP, host=host, below=below, spell=spell
+    )
     collect_between_steps()
     stop = StopFlag()
     log.info("ready", extra={"blocks": ledger.blocks, "stall_seconds": heartbeat.stall_seconds})

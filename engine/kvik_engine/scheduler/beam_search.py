@@ -3,11 +3,15 @@
 Candidates are ranked by the log-probability of all their output tokens. Among the first `width` of that order, those
 that end are complete answers; the first `width` that do not end go on. Complete answers are ranked by `params.score`.
 The same rules as transformers' beam search, so that its length_penalty and early_stopping mean what users know.
+
+Stop tokens end an answer, and so does a token that completes a stop string. The sampler lists enough candidates that go
+on beside all stop tokens; how many complete a stop string nobody knows before. Where too few are left, those of them
+that are no answers go on, so that a search keeps its width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -34,18 +38,33 @@ class Choice:
     going_on: tuple[Candidate, ...]
 
 
-def choose(candidates: Iterable[Candidate], width: int, stops: Container[int]) -> Choice:
-    """`stops` are the tokens that end an answer. Of equals, the lower beam and then the lower token is first."""
+def choose(
+    candidates: Iterable[Candidate],
+    width: int,
+    stops: Container[int],
+    completes: Callable[[Candidate], bool] = lambda _: False,
+) -> Choice:
+    """`stops` are the tokens that end an answer; `completes`: whether a candidate's text comes to a stop string. Of
+    equals, the lower beam and then the lower token is first."""
     ended: list[Candidate] = []
     going_on: list[Candidate] = []
-    for place, candidate in enumerate(sorted(candidates, key=lambda one: (-one.logprob, one.beam, one.token))):
-        if candidate.token not in stops:
+    spare: list[Candidate] = []
+    for place, candidate in enumerate(sorted(candidates, key=_order)):
+        stop = candidate.token in stops
+        if not stop and not completes(candidate):
             going_on.append(candidate)
             if len(going_on) == width:
                 break
         elif place < width:
             ended.append(candidate)
+        elif not stop:
+            spare.append(candidate)
+    going_on = sorted([*going_on, *spare[: width - len(going_on)]], key=_order)
     return Choice(tuple(ended), tuple(going_on))
+
+
+def _order(candidate: Candidate) -> tuple[float, int, int]:
+    return -candidate.logprob, candidate.beam, candidate.token
 
 
 @dataclass(slots=True)

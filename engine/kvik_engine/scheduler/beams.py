@@ -16,6 +16,8 @@ from kvik_engine.request import Branch, Finish, Life, Request
 from kvik_engine.scheduler.beam_search import Candidate, Choice, Complete, choose
 from kvik_engine.scheduler.continuation import Hands
 from kvik_engine.scheduler.news import News
+from kvik_engine.scheduler.stop_strings import StopStrings
+from kvik_engine.spelling import Spell
 from kvik_engine.step import Sample
 
 
@@ -27,6 +29,8 @@ class Beam(Branch):
     """Of all output tokens."""
     told: list[Sample] = field(default_factory=list)
     """Its output tokens, as the client would hear of them."""
+    tail: bytes = b""
+    """The end of their text, for stop strings."""
 
     def plan(self, upto: int, step: int, *, samples: bool) -> None:
         Branch.plan(self, upto, step, samples=False)
@@ -40,7 +44,7 @@ class Beam(Branch):
 
     def copy(self, choice: int) -> Beam:
         """A new beam with the same past."""
-        return Beam(self.request, choice, list(self.tokens), logprob=self.logprob, told=list(self.told))
+        return Beam(self.request, choice, list(self.tokens), logprob=self.logprob, told=list(self.told), tail=self.tail)
 
 
 class Answer(NamedTuple):
@@ -48,12 +52,14 @@ class Answer(NamedTuple):
 
     samples: Sequence[Sample]
     finish: Finish
+    stop: bool
+    """Whether the last sample is a stop token, which is not shown."""
 
 
 class Beams:
     """One search; see continuation.Continuation."""
 
-    def __init__(self, request: Request, params: BeamParams) -> None:
+    def __init__(self, request: Request, params: BeamParams, spell: Spell) -> None:
         width = request.params.n
         self._request = request
         self._beams = [Beam(request, choice, list(request.prompt)) for choice in range(width)]
@@ -61,6 +67,7 @@ class Beams:
         self._sampled: dict[Branch, Sample] = {}
         self._preemptions = 0
         """Of the request when `_sampled` was begun."""
+        self._strings = StopStrings(params.stop, spell)
         self._complete = Complete[Answer](width, request.params.max_tokens, params)
 
     def take(self, branch: Branch, sample: Sample, hands: Hands) -> Sequence[News]:
@@ -76,7 +83,7 @@ class Beams:
         if len(self._sampled) < len(beams):
             return ()
         tokens = beams[0].outputs + 1
-        choice = choose(self._candidates(), len(beams), request.stop_ids)
+        choice = choose(self._candidates(), len(beams), request.stop_ids, self._completes_stop_string)
         for candidate in choice.ended:
             self._complete.add(self._answer(candidate, Finish.STOP), candidate.logprob, tokens)
         if tokens == request.params.max_tokens:
@@ -102,6 +109,11 @@ class Beams:
             if outputs >= params.min_tokens or top.token not in stops
         ]
 
+    def _completes_stop_string(self, candidate: Candidate) -> bool:
+        beam = self._beams[candidate.beam]
+        may = beam.outputs >= self._request.params.min_tokens
+        return may and bool(self._strings) and self._strings.completed(beam.tail, candidate.token)
+
     def _go_on(self, choice: Choice, hands: Hands) -> None:
         """A beam that is kept goes on in place, a second time as a copy in the place of one that is not kept."""
         beams = self._beams
@@ -118,9 +130,16 @@ class Beams:
             copy = source.copy(place)
             beams[place] = self._request.branches[place] = copy
             hands.split(source, copy)
-            _append(copy, candidate, told[candidate], hands)
+            self._append(copy, candidate, told[candidate], hands)
         for place, candidate in kept.items():
-            _append(beams[place], candidate, told[candidate], hands)
+            self._append(beams[place], candidate, told[candidate], hands)
+
+    def _append(self, beam: Beam, candidate: Candidate, told: Sample, hands: Hands) -> None:
+        beam.logprob = candidate.logprob
+        beam.told.append(told)
+        if self._strings:
+            beam.tail = self._strings.tail(beam.tail, candidate.token)
+        hands.choose(beam, candidate.token)
 
     def _tell(self, hands: Hands) -> list[News]:
         """The search is over: the answers become the choices, best first."""
@@ -129,11 +148,12 @@ class Beams:
             hands.answered(len(answer.samples))
             hands.end(beam, answer.finish)
             *before, last = answer.samples
-            news.append(News(beam, last, answer.finish, answer.finish is Finish.STOP, before))
+            news.append(News(beam, last, answer.finish, answer.stop, before))
         return news
 
     def _answer(self, candidate: Candidate, finish: Finish) -> Answer:
-        return Answer([*self._beams[candidate.beam].told, self._told(candidate)], finish)
+        samples = [*self._beams[candidate.beam].told, self._told(candidate)]
+        return Answer(samples, finish, candidate.token in self._request.stop_ids)
 
     def _told(self, candidate: Candidate) -> Sample:
         """The token as the client hears of it: with logprobs only if it asked for them, and as many as it asked for."""
@@ -141,9 +161,3 @@ class Beams:
         if asked is None:
             return Sample(sample.row, candidate.token)
         return Sample(sample.row, candidate.token, candidate.token_logprob, sample.top[:asked])
-
-
-def _append(beam: Beam, candidate: Candidate, told: Sample, hands: Hands) -> None:
-    beam.logprob = candidate.logprob
-    beam.told.append(told)
-    hands.choose(beam, candidate.token)

@@ -8,6 +8,7 @@ from kvik_engine.request import Branch, Finish, Request
 from kvik_engine.scheduler.beams import Beams
 from kvik_engine.scheduler.continuation import Continuation, Hands
 from kvik_engine.scheduler.news import News
+from kvik_engine.spelling import Spell
 from kvik_engine.step import Sample
 
 
@@ -31,7 +32,7 @@ class Choices:
 _CHOICES = Choices()
 
 
-def continuation_of(request: Request) -> Continuation:
+def continuation_of(request: Request, spell: Spell) -> Continuation:
     """Before the request has run."""
     beam = request.params.beam
-    return _CHOICES if beam is None else Beams(request, beam)
+    return _CHOICES if beam is None else Beams(request, beam, spell)

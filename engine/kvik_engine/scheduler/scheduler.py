@@ -35,6 +35,7 @@ from kvik_engine.scheduler.rows import Rows
 from kvik_engine.scheduler.state import State
 from kvik_engine.scheduler.tiers import tier_of, turn_of
 from kvik_engine.scheduler.token_rate import TokenRate
+from kvik_engine.spelling import Spell, unspelled
 from kvik_engine.step import StepPlan, StepResult
 
 
@@ -49,8 +50,10 @@ class Scheduler:
         offload: Offload | None = None,
         batching: Batching | None = None,
         room: Room | None = None,
+        spell: Spell = unspelled,
     ) -> None:
-        """By default continuous batching over paged memory, and what is preempted is computed again."""
+        """By default continuous batching over paged memory, and what is preempted is computed again; and tokens are no
+        text, so that stop strings end no beam."""
         served = ServiceCounters()
         self._state = state = State(
             kv=kv,
@@ -71,6 +74,7 @@ class Scheduler:
         self._limits = limits
         self._batching = batching or ContinuousBatching()
         self._room = room or PagedRoom()
+        self._spell = spell
         self._in_flight: deque[PlannedStep] = deque()
         self._step = 0
         self._prompting: tuple[Request, ...] = ()
@@ -109,7 +113,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a new request that has its place."""
         assert self.fits(request), "a request that can never fit would block the queue"
-        self._state.continuations[request] = continuation_of(request)
+        self._state.continuations[request] = continuation_of(request, self._spell)
         self.waiting.add(request)
 
     def abort(self, request: Request, choice: int | None = None, accepted_outputs: int | None = None) -> None:

@@ -28,9 +28,7 @@ class Detokenizer:
 
     def feed(self, token: int) -> str:
         """The text that `token` completes, often but not always non-empty."""
-        if token in self._table.special:
-            return ""
-        data = self._table.of(token)
+        data = self._table.shown(token)
         if self._at_start and data:
             data = data.removeprefix(b" ")
             self._at_start = False

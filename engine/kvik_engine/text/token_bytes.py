@@ -28,6 +28,10 @@ class TokenBytes:
     """Ids that are never shown."""
     strip_leading_space: bool
 
+    def shown(self, token: int) -> bytes:
+        """A token's bytes in a text; a special token has none there."""
+        return b"" if token in self.special else self.of(token)
+
 
 def token_bytes(tokenizer: Tokenizer, description: dict[str, Any]) -> TokenBytes:
     """Read the decoder of a tokenizer.json (`description` is its parsed text).

@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 from kvik_engine.config import EngineConfig
 from kvik_engine.convert import converted, prepare, try_template
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.spelling import SPELLING_FILE, read_spelling
+from kvik_engine.text.detokenizer import decode
 from kvik_engine.text.gguf_tokenizer import tokenizer_from_gguf
 from kvik_engine.text.tokenizer import load_text_model
 from tests.support.byte_tokenizer import byte_text_model
@@ -35,7 +37,9 @@ SAMPLES = [
 
 
 def config(path: Path, cache: Path, **more: Any) -> EngineConfig:
-    return engine_config(cache, model_path=str(path), **more)
+    run_dir = cache.with_name("run")
+    run_dir.mkdir(exist_ok=True)
+    return engine_config(run_dir, model_path=str(path), cache_dir=str(cache), **more)
 
 
 @pytest.fixture
@@ -100,6 +104,21 @@ def test_a_folder_of_safetensors_uses_its_own_files(tmp_path: Path) -> None:
     prepared = prepare(config(tmp_path, tmp_path / "cache"))
     assert prepared.tokenizer_path == prepared.model_path == str(tmp_path)
     assert not (tmp_path / "cache").exists()
+
+
+def test_tokens_are_spelled_for_the_core_as_texts_show_them(tmp_path: Path) -> None:
+    prepared = prepare(config(demo_model(), tmp_path / "cache"))
+    spell = read_spelling(Path(prepared.run_dir) / SPELLING_FILE)
+    assert prepared.tokenizer_path is not None
+    text = load_text_model(Path(prepared.tokenizer_path))
+    spelled = [spell(token) for token in range(text.vocab_size + 1)]
+    assert [decode(text.bytes, [token]) for token in (19556, 216, 29989)] == [
+        spelled[token].decode() for token in (19556, 216, 29989)
+    ]
+    assert [token for token, bytes_ in enumerate(spelled) if not bytes_] == [
+        *sorted(text.bytes.special),
+        text.vocab_size,
+    ]
 
 
 def test_sentencepiece_scores_become_merges_in_their_order(tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ async def test_beams_come_back_ranked_with_their_length_penalty(four: LiveApi) -
     assert (params.n, params.temperature, params.logprobs) == (4, 0.0, 0)
 
 
+async def test_stop_strings_go_to_the_core_with_a_search_only(four: LiveApi) -> None:
+    """There they end a beam; the answer that comes back is cut here, as any."""
+    four.core.replies = lambda submit, choice: b"ab. and" if choice == 1 else b"abc"
+    choices = (await four.complete(use_beam_search=True, n=2, stop=[". ", "x"])).json["choices"]
+    await four.complete(n=2, stop=["x"])
+    searched, sampled = (submit.params for submit in four.core.submits)
+    assert searched.beam == BeamParams(stop=(". ", "x"))
+    assert sampled.beam is None
+    assert {choice["text"] for choice in choices} == {"ab", "abc"}
+
+
 async def test_n_is_the_width_of_a_search_without_best_of(four: LiveApi) -> None:
     reply = await four.chat(use_beam_search=True, n=3)
     assert len(reply.json["choices"]) == 3

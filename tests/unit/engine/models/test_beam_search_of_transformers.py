@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from kvik_engine.ipc.messages import FinishReason
 from kvik_engine.params import BeamParams, EarlyStopping, SamplingParams, score
@@ -56,12 +56,35 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
 def core(family: Family, tmp_path_factory: pytest.TempPathFactory) -> RealCore:
     runner = family.runner(rows=12, block_tokens=BLOCK_TOKENS)
     config = engine_config(tmp_path_factory.mktemp("core"), dtype="fp32", max_requests=12)
-    return RealCore(runner, config, Settings(at_once=2, chunk=64, blocks=400, overlap=1))
+    return RealCore(runner, config, Settings(at_once=2, chunk=64, blocks=400, overlap=1), spell)
+
+
+def spell(token: int) -> bytes:
+    """Letters, so that texts have stop strings in them."""
+    return bytes([97 + token % 7, 97 + token % 5])
+
+
+class StopsAt(StoppingCriteria):  # type: ignore[misc]
+    """Ends a beam at a stop string behind the prompt, as transformers' own `stop_strings` does for a tokenizer's
+    tokens."""
+
+    def __init__(self, stops: tuple[str, ...], behind: int) -> None:
+        self._stops = [stop.encode() for stop in stops]
+        self._behind = behind
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.tensor([self.ended(tokens) for tokens in ids.tolist()])
+
+    def ended(self, tokens: list[int]) -> bool:
+        *before, last = map(spell, tokens[self._behind :])
+        text = b"".join(before)
+        return any((text + last).rfind(stop) > text.rfind(stop) for stop in self._stops)
 
 
 def by_transformers(family: Family, prompt: list[int], params: SamplingParams) -> tuple[list[Answer], list[float]]:
     """The answers, best first, and their scores."""
     assert params.beam is not None
+    criterion = StopsAt(params.beam.stop, len(prompt))
     done = family.theirs.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -72,6 +95,7 @@ def by_transformers(family: Family, prompt: list[int], params: SamplingParams) -
         min_new_tokens=params.min_tokens,
         eos_token_id=list(params.stop_token_ids) or None,
         pad_token_id=STOPS[0],
+        stopping_criteria=StoppingCriteriaList([criterion]),
         length_penalty=params.beam.length_penalty,
         early_stopping=THEIRS[params.beam.early_stopping],
         return_dict_in_generate=True,
@@ -80,7 +104,8 @@ def by_transformers(family: Family, prompt: list[int], params: SamplingParams) -
     answers = []
     for sequence in done.sequences[:, len(prompt) :].tolist():
         ends = [place for place, token in enumerate(sequence) if token in params.stop_token_ids]
-        answers.append(Answer(sequence[: ends[0]] if ends else sequence, bool(ends)))
+        tokens = sequence[: ends[0]] if ends else sequence
+        answers.append(Answer(tokens, bool(ends) or criterion.ended([*prompt, *tokens])))
     return answers, done.sequences_scores.tolist()
 
 
@@ -99,7 +124,7 @@ def check(family: Family, core: RealCore, params: SamplingParams) -> list[Answer
 
 
 def beams(width: int, *, early: EarlyStopping, penalty: float, **params: Any) -> SamplingParams:
-    beam = BeamParams(length_penalty=penalty, early_stopping=early)
+    beam = BeamParams(length_penalty=penalty, early_stopping=early, stop=params.pop("stop", ()))
     defaults = {"max_tokens": OUTPUTS, "seed": 0, "temperature": 0.0, "stop_token_ids": STOPS, "logprobs": 0}
     return SamplingParams(**{**defaults, "n": width, "beam": beam, **params})
 
@@ -111,6 +136,16 @@ def test_answers_order_and_scores_equal_those_of_transformers(
     family: Family, core: RealCore, width: int, penalty: float, early: EarlyStopping
 ) -> None:
     answers = check(family, core, beams(width, early=early, penalty=penalty))
+    assert any(one.stopped for one in answers)
+
+
+@pytest.mark.parametrize("early", EarlyStopping)
+@pytest.mark.parametrize("width", [2, 3])
+def test_a_stop_string_ends_a_beam_as_in_transformers(
+    family: Family, core: RealCore, width: int, early: EarlyStopping
+) -> None:
+    stops = ("aa", "bcd", "ede")
+    answers = check(family, core, beams(width, early=early, penalty=1.0, stop=stops, stop_token_ids=STOPS[:3]))
     assert any(one.stopped for one in answers)
 
 
