@@ -1,4 +1,6 @@
-"""What every test tier shares: shards of a run, and how hypothesis draws."""
+"""What every test tier shares: shards of a run, how hypothesis draws, how torch's threads wait."""
+
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,6 +10,9 @@ from tests.support.shards import in_shard
 # The same examples on every machine, however slow it is: a run that turns red was turned red by a change.
 settings.register_profile("kvik", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvik")
+
+# As `launch` has it: threads that spin while they wait starve the tests and engines beside them. Before torch is there.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
