@@ -9,13 +9,20 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from kvik_kubectl import drain, history, rollback, upgrade
+from kvik_kubectl import drain, explain, history, rollback, top, upgrade
 from kvik_kubectl.cluster import Cluster
 from kvik_kubectl.connection import connect
 from kvik_kubectl.errors import PluginError
 from kvik_kubectl.session import Session
 
-_COMMANDS = {"history": history, "upgrade": upgrade, "rollback": rollback, "drain": drain}
+_COMMANDS = {
+    "top": top,
+    "explain": explain,
+    "history": history,
+    "upgrade": upgrade,
+    "rollback": rollback,
+    "drain": drain,
+}
 _INTERRUPTED = 130
 
 
@@ -47,7 +54,7 @@ def _session(options: argparse.Namespace) -> Session:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kubectl kvik", description="Upgrade, roll back and drain inference pools.", allow_abbrev=False
+        prog="kubectl kvik", description="See, upgrade, roll back and drain inference pools.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"kubectl-kvik {version('kvik-kubectl')}")
     _add_target(parser, None)

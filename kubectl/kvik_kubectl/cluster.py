@@ -11,6 +11,7 @@ from kvik_kubectl.errors import PluginError
 Object = Mapping[str, Any]
 
 LABEL_POOL: Final = "kvik.dev/pool"
+METRICS_PORT: Final = 8001
 FIELD_MANAGER: Final = "kubectl-kvik"
 _POOLS: Final = "/apis/kvik.dev/v1alpha1/namespaces/{namespace}/inferencepools/{name}"
 _OK: Final = range(200, 300)
@@ -68,6 +69,20 @@ class Cluster:
             return None
         pod: Object = self._checked(answer)
         return pod
+
+    def pods(self, pool: str) -> Sequence[Object]:
+        """With the pool's label, whatever they do."""
+        path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
+        answer = self._transport.request("GET", path, query={"labelSelector": f"{LABEL_POOL}={pool}"})
+        items: Sequence[Object] = self._checked(answer)["items"]
+        return items
+
+    def load(self, pod: str) -> Object | str:
+        """An engine's `GET /load`, through the API server's proxy; or in words why there is none."""
+        answer = self._transport.request("GET", f"{self._pod_path(pod)}:{METRICS_PORT}/proxy/load")
+        if answer.status in _OK and isinstance(answer.body, Mapping):
+            return answer.body
+        return message_of(answer)
 
     def evict(self, name: str, uid: str) -> Evicted | Gone | NotYet:
         """Asks once. Only the pod with this uid is meant."""

@@ -1,6 +1,7 @@
 """How things are shown to people. Pure."""
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -34,6 +35,22 @@ def age(created: str, now: datetime) -> str:
         if total >= 2 * length:
             return f"{total // length}{unit}"
     return f"{total}s"
+
+
+def percent(fraction: float | None) -> str:
+    """`-` where it is not known."""
+    return "-" if fraction is None else f"{round(100 * fraction)}%"
+
+
+def number(value: float | None) -> str:
+    """`-` where it is not known."""
+    return "-" if value is None else f"{value:.0f}"
+
+
+def duration_seconds(text: str) -> float:
+    """Of a duration as the API has it (GEP-2257): `1h30m`, `500ms`."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    return sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+)(ms|h|m|s)", text))
 
 
 def _value(value: Any) -> str:

@@ -55,6 +55,8 @@ class PluginApi:
     status: Object = field(default_factory=dict)
     revisions: list[Object] = field(default_factory=list)
     pods: dict[str, Object] = field(default_factory=dict)
+    loads: dict[str, Response] = field(default_factory=dict)
+    """By pod: what its engine's `GET /load` comes back with through the proxy."""
     evictions: list[Response] = field(default_factory=list)
     """What the next evictions are answered; 201 when there is none left."""
     installed: bool = True
@@ -86,6 +88,13 @@ class PluginApi:
             case "GET", ["controllerrevisions"]:
                 assert query == {"labelSelector": "kvik.dev/pool=chat"}
                 return Response(200, {"items": self.revisions})
+            case "GET", ["pods"]:
+                assert query == {"labelSelector": "kvik.dev/pool=chat"}
+                return Response(200, {"items": list(self.pods.values())})
+            case "GET", ["pods", address, "proxy", "load"]:
+                name, _, port = address.partition(":")
+                assert port == "8001"
+                return self.loads[name]
             case "GET", ["pods", name]:
                 return Response(200, self.pods[name]) if name in self.pods else not_found("pods", name)
             case "POST", ["pods", name, "eviction"]:
@@ -140,7 +149,27 @@ def make_plugin_pod(name: str = "chat-1", **metadata: Any) -> Object:
     return {
         "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels, **metadata},
         "spec": {"terminationGracePeriodSeconds": 135},
+        "status": {"phase": "Running"},
     }
+
+
+def make_load(**figures: Any) -> Response:
+    """What a warm engine with a tenth of its cache in use answers, but for `figures`."""
+    load = {
+        "schema": 1,
+        "state": "ready",
+        "step": 100,
+        "kv_blocks_used": 100,
+        "kv_blocks_total": 1000,
+        "running": 3,
+        "waiting": 0,
+        "refused_total": 0,
+        "waiting_prompt_tokens": 0,
+        "prefill_tokens_per_second": 500.0,
+        "ttft_p90_seconds": 0.123,
+        "warm_since": "2026-05-01T11:00:00Z",
+    }
+    return Response(200, load | figures)
 
 
 def plugin(api: PluginApi, *arguments: str) -> tuple[int, list[str]]:
