@@ -11,7 +11,7 @@ from typing import Any
 from kvik_kubectl.load import GROWTH_SECONDS, SHRINK_PERIODS, Full, PodLoad, terms, total, winner
 from kvik_kubectl.pods import loads_of
 from kvik_kubectl.session import Session
-from kvik_kubectl.text import age, percent, table
+from kvik_kubectl.text import age, percent, pods, table
 
 HELP = "say why a pool has as many pods as it has"
 _HEADER = ("POD", "KV", "QUEUE", "TTFT", "LOAD")
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
     pool = session.cluster.pool(options.pool)
     full = Full.of(pool)
     if full is None:
-        session.say(f"{options.pool}: {_replicas(pool)} pods, as spec.replicas says; it has no spec.scaling")
+        session.say(f"{options.pool}: {pods(_replicas(pool))}, as spec.replicas says; it has no spec.scaling")
         return
     loads = loads_of(session.cluster, options.pool)
     for line in (*_now(options.pool, pool, loads, full), *_thresholds(_replicas(pool), full)):
@@ -36,14 +36,14 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 def _now(name: str, pool: Mapping[str, Any], loads: Sequence[PodLoad], full: Full) -> Iterator[str]:
     ready = (pool.get("status") or {}).get("readyReplicas", 0)
-    yield f"{name}: {_replicas(pool)} pods asked for, {ready} ready, of {full.least} to {full.most}"
+    yield f"{name}: {pods(_replicas(pool))} asked for, {ready} ready, of {full.least} to {full.most}"
     yield ""
     rows = [_row(load, full) for load in loads]
     load = total(loads, full)
     yield from table(_HEADER, [*rows, ("all", "", "", "", percent(load))])
     yield ""
-    heard = sum(pod.warm for pod in loads)
-    yield f"{percent(load)} of a full pod / {percent(full.target)} -> {_wanted(load, full)}, from {heard} warm pods"
+    warm = pods(sum(pod.warm for pod in loads), "warm ")
+    yield f"{percent(load)} of a full pod / {percent(full.target)} -> {_wanted(load, full)}, from {warm}"
 
 
 def _row(load: PodLoad, full: Full) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
+def pods(count: int, kind: str = "") -> str:
+    """`kind` with its space."""
+    return f"{count} {kind}pod" if count == 1 else f"{count} {kind}pods"
+
+
 def duration_seconds(text: str) -> float:
     """Of a duration as the API has it (GEP-2257): `1h30m`, `500ms`."""
     units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}

@@ -1,6 +1,8 @@
 """One pool's life on a real cluster, from `kubectl apply` to `helm uninstall`. Each test builds on those before it."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -95,6 +97,24 @@ def test_kubectl_get_shows_the_pool_on_one_line(pools: Kubectl) -> None:
     head, line = pools.run("get", "kvp").splitlines()
     assert head.split() == ["NAME", "READY", "DESIRED", "CLASS", "MODEL", "AGE"]
     assert line.split()[:5] == [NAME, "1/1", "1", "Balanced", MODEL]
+
+
+def test_the_plugin_asks_the_pod_itself_and_says_why_there_is_one(pools: Kubectl) -> None:
+    head, pod = plugin(pools, "top").splitlines()
+    assert head.split()[:3] == ["POD", "STATE", "KV"]
+    assert pod.split()[:2] == [*running_pods(pools), "ready"]
+
+    told = plugin(pools, "explain")
+    assert "of a full pod / 75% -> 1, from 1 warm pod\n" in told
+    assert "\nmore: above 75% twice in a row" in told
+    assert "\noperator: " in told
+
+
+def plugin(kubectl: Kubectl, command: str) -> str:
+    """What `kubectl kvik COMMAND` prints about the pool."""
+    target = (NAME, f"--kubeconfig={kubectl.kubeconfig}", f"--namespace={kubectl.namespace}")
+    run = [sys.executable, "-m", "kvik_kubectl", command, *target]
+    return subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def test_a_pod_chats_through_the_service_by_its_dns_name(pools: Kubectl, images: Images) -> None:

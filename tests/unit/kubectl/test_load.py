@@ -119,7 +119,7 @@ def test_explain_leaves_a_pod_that_starts_out_of_the_sum() -> None:
     world = api(chat_a=make_load(kv_blocks_used=320), chat_b=make_load(state="starting", warm_since=None))
     _, said = plugin(world, "explain", "chat")
     assert said[4].split() == ["chat-b", "starting", "-"]
-    assert said[7] == "40% of a full pod / 75% -> 1, from 1 warm pods"
+    assert said[7] == "40% of a full pod / 75% -> 1, from 1 warm pod"
 
 
 @pytest.mark.parametrize(
