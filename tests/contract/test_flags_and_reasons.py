@@ -10,17 +10,15 @@ import pytest
 import yaml
 
 from kvik_engine.cli import class_defaults, model, serve
-from kvik_engine.cli.option_rules import check_options
-from kvik_engine.cli.serve_options import read_options
 from kvik_engine.errors import StartError, StartReason
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.engine_version import Version
-from kvik_operator.crd.inferencepool import PoolSpec
 from kvik_operator.names import ENGINE_REASONS, Reason
 from kvik_operator.objects.engine_args import pull_args, serve_args
 from kvik_operator.objects.engine_flags import MODEL_PULL, SERVE, Flag
 from kvik_operator.objects.model_source import model_source
 from kvik_operator.reconcile.pod_state import engine_reason
+from tests.support.engine_reads import engine_reads
 from tests.support.pools import SOURCE, spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,18 +49,6 @@ EVERYTHING: dict[str, Any] = {
 }
 
 SWAP_SPACE = {"swapSpace": "1Gi"}
-
-
-def engine_reads(spec: PoolSpec) -> dict[str, Any]:
-    """The operator's command line, as the engine understands and accepts it. StartError names what it does not."""
-    args = serve_args(spec, effective(spec, "chat"), model_source(spec.model.source), None)
-    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
-    serve.add_arguments(parser)
-    flags = vars(parser.parse_args(args[1:]))
-    assert flags.pop("model") == "/models/smollm2/model.gguf"
-    read = read_options(flags, {})
-    check_options(read)
-    return read
 
 
 def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
