@@ -136,6 +136,20 @@ def test_a_revision_all_of_whose_pods_crash_is_left_where_they_take_all_the_room
 
 
 @pytest.mark.long
+def test_a_pool_that_asks_for_more_pods_than_fit_keeps_those_that_run_until_it_asks_for_fewer(operated: Rig) -> None:
+    rig = operated
+    before = settled(rig)
+    rig.kubelet.waited = 61
+    rig.patch({"replicas": 3})
+    eventually("a pod without room", lambda: degraded(rig) == ("True", "Unschedulable"), 30, rig.explain)
+    change(rig, 8)
+    eventually("the roll to go on in place", lambda: pace(rig) == (IN_PLACE, True), 30, rig.explain)
+    holds("both that run are kept", lambda: before < uids(rig), 4)
+    rig.patch({"replicas": 2})
+    eventually("the roll to be over", lambda: rolled(rig, "--max-requests=8"), 60, rig.explain)
+
+
+@pytest.mark.long
 def test_a_revision_that_is_never_ready_takes_no_good_pod_down_and_is_left_by_a_good_one(operated: Rig) -> None:
     rig = operated
     before = settled(rig)

@@ -79,10 +79,12 @@ def is_observed(deployed: Object) -> bool:
 
 
 def _under_way(deployed: Object, revision_hash: str, pods: Iterable[Object]) -> bool:
-    """Pods of an older template are left, or the Deployment may not have said yet that there are none."""
+    """Pods of an older template are left, or the last of the new ones waits for the room of one that drains; or the
+    Deployment may not have said yet that neither is so.
+    """
     status = deployed.get("status") or {}
-    all_new = is_observed(deployed) and status.get("updatedReplicas", 0) == status.get("replicas", 0)
-    return bool(of_others(revision_hash, live_pods(tuple(pods)))) or not all_new
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
+    return bool(of_others(revision_hash, live_pods(tuple(pods)))) or not is_observed(deployed) or len(counts) > 1
 
 
 def _surge_has_no_room(revision_hash: str, observed: Observed) -> bool:

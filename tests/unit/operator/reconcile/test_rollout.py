@@ -116,6 +116,10 @@ def rolling(**status: int) -> dict[str, Any]:
         ("the new one is ready", seen(OLD, make_pod("new", ready=True), deployed=rolling())),
         ("the next old one is ending", seen(terminating(OLD), make_pod("new", ready=True), deployed=rolling())),
         ("an operator has just started and knows no pod", seen(deployed=rolling())),
+        (
+            "the last new one waits for the room of the last old one",
+            seen(terminating(OLD), make_pod("a", ready=True), make_pod("b"), deployed=rolling(updatedReplicas=2)),
+        ),
         ("replicas were changed", seen(OLD, deployed=rolling(observedGeneration=0, updatedReplicas=2))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -125,9 +129,11 @@ def test_the_roll_goes_on_in_place_whatever_comes(why: str, observed: Observed) 
 
 
 def test_it_ends_with_the_roll() -> None:
-    new = [make_pod("a", ready=True), make_pod("b")]
-    assert not goes_in_place(seen(*new, deployed=rolling(updatedReplicas=2)))
-    assert not goes_in_place(seen(*new, unschedulable("c", FULL, 600), deployed=rolling(updatedReplicas=2)))
+    new = [make_pod("a", ready=True), make_pod("b", ready=True)]
+    over = rolling(updatedReplicas=2, availableReplicas=2)
+    assert not goes_in_place(seen(*new, deployed=over))
+    assert not goes_in_place(seen(*new, unschedulable("c", FULL, 600), deployed=over))
+    assert not goes_in_place(seen(deployed=rolling(replicas=0, updatedReplicas=0, availableReplicas=0))), "stopped"
 
 
 def test_the_next_roll_begins_with_a_surge() -> None:
@@ -182,7 +188,7 @@ def test_once_gone_over_it_stays_until_no_old_pod_is_left(looks: list[list[dict[
         before = in_place_since_no_room(deployed)
         old = [pod for pod in pods if pod["metadata"]["labels"]["kvik.dev/template-hash"] == "older"]
         old_live = [pod for pod in old if "deletionTimestamp" not in pod["metadata"]]
-        deployed["status"]["updatedReplicas"] = 1 if old_live else 3
+        deployed["status"] |= dict.fromkeys(("updatedReplicas", "availableReplicas"), 1 if old_live else 3)
         in_place = goes_in_place(seen(*pods, deployed=deployed))
         assert not in_place or old_live
         assert not (before and old_live) or in_place
