@@ -81,6 +81,16 @@ def test_greedy_tokens_equal_the_oracles(runner: ModelRunner, config: EngineConf
 
 
 @pytest.mark.long
+def test_requests_packed_with_any_others_get_the_oracles_tokens(runner: ModelRunner, config: EngineConfig) -> None:
+    """They join one after the other while others decode or compute prompts, and leave at steps of their own."""
+    cases = [oracle_prompts()[i] for i in MEDIUM]
+    real = RealCore(runner, config, Settings(at_once=16, join_after=5, chunk=100, prefix_cache="disabled", overlap=1))
+    heard = real.generate([case.prompt for case in cases], GREEDY)
+
+    assert [one.tokens for one in heard] == [case.tokens for case in cases]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("run", ALL, ids=str)
 def test_greedy_tokens_equal_the_oracles_in_every_combination(
     runner: ModelRunner, config: EngineConfig, run: Run

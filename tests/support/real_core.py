@@ -24,7 +24,9 @@ class Settings:
     """What a run varies."""
 
     at_once: int
-    """Requests submitted together; the next ones follow when these have ended."""
+    """Requests submitted together; the next ones follow when these have ended, unless they join."""
+    join_after: int | None = None
+    """Steps after which the next request joins those that run, so many at most; None: only when all have ended."""
     chunk: int
     """chunked_prefill_tokens, and max_batch_tokens too, so that no prompt is ever computed in larger pieces."""
     prefix_cache: str = "radix"
@@ -82,17 +84,25 @@ class RealCore:
         heard: dict[tuple[int, int], Heard] = {}
         waiting = list(enumerate(prompts, start=self._next_id))
         first, self._next_id = self._next_id, self._next_id + len(prompts)
+        steps = 0
         while waiting or self.core.busy:
-            if not self.core.busy:
-                batch, waiting = waiting[: self.settings.at_once], waiting[self.settings.at_once :]
-                for request_id, prompt in batch:
-                    self.channel.inbox.append(Submit(1, request_id, list(prompt), params, 1, 0, b"", float(request_id)))
+            for request_id, prompt in waiting[: self._arriving(steps)]:
+                self.channel.inbox.append(Submit(1, request_id, list(prompt), params, 1, 0, b"", float(request_id)))
+                waiting = waiting[1:]
             self.core.step()
+            steps += 1
             check_books(self.core.scheduler.kv)
             self.core.scheduler.offload.check(idle=False)
             self._listen(heard)
         self.core.check_idle()
         return [[heard[request_id, choice] for choice in range(params.n)] for request_id in range(first, self._next_id)]
+
+    def _arriving(self, steps: int) -> int:
+        """How many requests come now."""
+        at_once, join_after = self.settings.at_once, self.settings.join_after
+        if join_after is None:
+            return 0 if self.core.busy else at_once
+        return 1 if steps % join_after == 0 and self.core.scheduler.unfinished < at_once else 0
 
     def _listen(self, heard: dict[tuple[int, int], Heard]) -> None:
         frames, self.channel.frames = self.channel.frames, []

@@ -24,6 +24,7 @@ from transformers import (
 
 from kvik_engine.params import BeamParams, SamplingParams
 from kvik_engine.runner.runner import ModelRunner
+from kvik_engine.step import StepPlan
 from tests.support.plain_beam_search import plain_beam_search
 from tests.support.random_family import Family, random_family
 from tests.support.real_core import RealCore, Settings, engine_config
@@ -97,6 +98,26 @@ def test_tokens_are_those_of_transformers(served: Served, tmp_path: Path, chunk:
     heard = served.core(tmp_path, chunk=chunk, overlap=overlap).generate(served.prompts, GREEDY)
 
     assert [one.tokens for one in heard] == served.want
+
+
+@pytest.mark.parametrize("chunk", [pytest.param(3, marks=pytest.mark.long), 20])
+def test_requests_packed_with_any_others_get_the_tokens_that_they_get_one_by_one(
+    served: Served, tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They join while others decode or compute prompts, and leave at steps of their own."""
+    plans: list[StepPlan] = []
+    launch = served.runner.launch
+    monkeypatch.setattr(served.runner, "launch", lambda plan: (plans.append(plan), launch(plan)))
+    settings: dict[str, Any] = {"chunk": chunk, "prefix_cache": "disabled", "overlap": 1}
+    alone = served.core(tmp_path, at_once=1, **settings).generate(served.prompts, GREEDY)
+    assert all(len(plan.work) == 1 for plan in plans)
+    plans.clear()
+    packed = served.core(tmp_path, at_once=ROWS, join_after=2, **settings).generate(served.prompts * 3, GREEDY)
+
+    assert [one.tokens for one in packed] == [one.tokens for one in alone] * 3 == served.want * 3
+    lengths = [sorted(work.length for work in plan.work) for plan in plans]
+    assert any(len(one) > 2 and one[0] == one[1] == 1 < one[-1] for one in lengths), "decode and prompts in one pass"
+    assert len(set(map(len, lengths))) > 4, "batches of many sizes"
 
 
 @pytest.mark.parametrize("index", ["radix", pytest.param("block-hash", marks=pytest.mark.long)])
