@@ -6,12 +6,14 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kvik_kubectl.connection import MERGE_PATCH, Response, Where
-from kvik_kubectl.errors import PluginError
+from kvik_kubectl.errors import NoAnswerError, PluginError
 
 Object = Mapping[str, Any]
 
 LABEL_POOL: Final = "kvik.dev/pool"
 METRICS_PORT: Final = 8001
+LOAD_SECONDS: Final = 5.0
+"""For a pod to tell its load, which an engine that lives does within milliseconds."""
 FIELD_MANAGER: Final = "kubectl-kvik"
 _POOLS: Final = "/apis/kvik.dev/v1alpha1/namespaces/{namespace}/inferencepools/{name}"
 _OK: Final = range(200, 300)
@@ -78,8 +80,15 @@ class Cluster:
         return items
 
     def load(self, pod: str) -> Object | str:
-        """An engine's `GET /load`, through the API server's proxy; or in words why there is none."""
-        answer = self._transport.request("GET", f"{self._pod_path(pod)}:{METRICS_PORT}/proxy/load")
+        """An engine's `GET /load`, through the API server's proxy; or in words why there is none.
+
+        May be called by several threads at once.
+        """
+        path = f"{self._pod_path(pod)}:{METRICS_PORT}/proxy/load"
+        try:
+            answer = self._transport.request("GET", path, seconds=LOAD_SECONDS)
+        except NoAnswerError:
+            return f"nothing within {LOAD_SECONDS:.0f} s"
         if answer.status in _OK and isinstance(answer.body, Mapping):
             return answer.body
         return message_of(answer)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kvik_kubectl.errors import PluginError
+from kvik_kubectl.errors import NoAnswerError, PluginError
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 DEFAULT_NAMESPACE: Final = "default"
 DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 _CONNECT_SECONDS: Final = 10.0
-_ANSWER_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,12 @@ class Transport(Protocol):
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        seconds: float = ANSWER_SECONDS,
     ) -> Response:
-        """One call, whatever its status. Raises PluginError where there is no answer."""
+        """One call, whatever its status. Raises NoAnswerError where none has begun within `seconds`.
+
+        May be called by several threads at once.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class _HttpTransport:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        seconds: float = ANSWER_SECONDS,
     ) -> Response:
         from urllib3.exceptions import HTTPError
 
@@ -96,12 +101,12 @@ class _HttpTransport:
                 body=None if body is None else dict(body),
                 auth_settings=["BearerToken"],
             )
-            timeout = (_CONNECT_SECONDS, _ANSWER_SECONDS)
+            timeout = (_CONNECT_SECONDS, seconds)
             answer = self._api.call_api(method, url, headers, payload, _request_timeout=timeout)
             data = answer.read()
         except (HTTPError, OSError) as error:
             host = self._api.configuration.host
-            raise PluginError(f"the API server at {host} does not answer: {_one_line(error)}") from error
+            raise NoAnswerError(f"the API server at {host} does not answer: {_one_line(error)}") from error
         return Response(answer.status, _parsed(data), _seconds(answer.getheader("Retry-After")))
 
 

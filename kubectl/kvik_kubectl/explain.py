@@ -24,14 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, session: Session) -> None:
     pool = session.cluster.pool(options.pool)
     full = Full.of(pool)
-    if full is None:
-        session.say(f"{options.pool}: {pods(_replicas(pool))}, as spec.replicas says; it has no spec.scaling")
+    if full is None or not _replicas(pool):
+        session.say(f"{options.pool}: {_unscaled(pool)}")
         return
     loads = loads_of(session.cluster, options.pool)
     for line in (*_now(options.pool, pool, loads, full), *_thresholds(_replicas(pool), full)):
         session.say(line)
     for line in _told(pool, session):
         session.say(line)
+
+
+def _unscaled(pool: Mapping[str, Any]) -> str:
+    """Why nobody scales the pool now."""
+    count = _replicas(pool)
+    if not pool["spec"].get("scaling"):
+        return f"{pods(count)}, as spec.replicas says; it has no spec.scaling"
+    if not count:
+        return "stopped: spec.replicas is 0, and nobody scales it before that is 1 or more"
+    return f"{pods(count)} asked for; its operator has not looked at spec.scaling yet"
 
 
 def _now(name: str, pool: Mapping[str, Any], loads: Sequence[PodLoad], full: Full) -> Iterator[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from kvik_kubectl.__main__ import run
 from kvik_kubectl.cluster import Cluster
-from kvik_kubectl.connection import JSON, Response, Where
+from kvik_kubectl.connection import ANSWER_SECONDS, JSON, Response, Where
+from kvik_kubectl.errors import NoAnswerError
 from kvik_kubectl.session import Session
 from tests.support.fake_cluster import merged
 
@@ -56,7 +57,7 @@ class PluginApi:
     revisions: list[Object] = field(default_factory=list)
     pods: dict[str, Object] = field(default_factory=dict)
     loads: dict[str, Response] = field(default_factory=dict)
-    """By pod: what its engine's `GET /load` comes back with through the proxy."""
+    """By pod: what its engine's `GET /load` comes back with through the proxy; a pod that is not there hangs."""
     evictions: list[Response] = field(default_factory=list)
     """What the next evictions are answered; 201 when there is none left."""
     installed: bool = True
@@ -75,6 +76,7 @@ class PluginApi:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        seconds: float = ANSWER_SECONDS,
     ) -> Response:
         self.asked.append((method, path, query or {}, copy.deepcopy(body)))
         parts = path.strip("/").split("/")
@@ -94,6 +96,9 @@ class PluginApi:
             case "GET", ["pods", address, "proxy", "load"]:
                 name, _, port = address.partition(":")
                 assert port == "8001"
+                if name not in self.loads:
+                    assert seconds <= 5
+                    raise NoAnswerError("the API server at example.org does not answer: timed out")
                 return self.loads[name]
             case "GET", ["pods", name]:
                 return Response(200, self.pods[name]) if name in self.pods else not_found("pods", name)

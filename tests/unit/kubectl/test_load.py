@@ -53,6 +53,15 @@ def test_a_pod_that_does_not_answer_is_listed_with_the_reason() -> None:
     assert "does not answer: error trying to reach service: dial tcp: connection refused" in said[1]
 
 
+def test_a_pod_that_hangs_is_listed_and_hides_none_of_the_others() -> None:
+    world = api(chat_a=make_load(), chat_b=make_load())
+    del world.loads["chat-a"]
+    code, said = plugin(world, "top", "chat")
+    assert code == 0
+    assert "does not answer: nothing within 5 s" in said[1]
+    assert said[2].split()[:2] == ["chat-b", "ready"]
+
+
 def test_a_pod_that_has_no_node_yet_is_not_asked_and_one_that_has_ended_not_shown() -> None:
     world = api(chat_a=make_load())
     world.pods["chat-b"] = make_plugin_pod("chat-b") | {"status": {"phase": "Pending"}}
@@ -133,8 +142,22 @@ def test_explain_names_the_bound_that_a_pool_is_at(replicas: int, line: str) -> 
 
 
 def test_explain_of_fixed_replicas_says_that_nobody_scales() -> None:
-    world = PluginApi(spec={"replicas": 3})
+    world = api(chat_a=make_load())
+    world.spec, world.status = {"replicas": 3}, {}
     assert plugin(world, "explain", "chat") == (0, ["chat: 3 pods, as spec.replicas says; it has no spec.scaling"])
+
+
+def test_explain_of_a_stopped_pool_says_that_nobody_scales() -> None:
+    world = api()
+    world.spec = {"replicas": 0, "scaling": {"maxReplicas": 8}}
+    want = "chat: stopped: spec.replicas is 0, and nobody scales it before that is 1 or more"
+    assert plugin(world, "explain", "chat") == (0, [want])
+
+
+def test_explain_of_a_pool_that_no_operator_has_seen_says_so() -> None:
+    world = PluginApi(spec={"replicas": 2, "scaling": {"maxReplicas": 8}})
+    want = "chat: 2 pods asked for; its operator has not looked at spec.scaling yet"
+    assert plugin(world, "explain", "chat") == (0, [want])
 
 
 @pytest.mark.parametrize(("text", "value"), [("300s", 300.0), ("1h30m", 5400.0), ("500ms", 0.5), ("1m1s500ms", 61.5)])
