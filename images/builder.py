@@ -34,7 +34,10 @@ class Builder(Protocol):
 def docker_answers() -> bool:
     if shutil.which("docker") is None:
         return False
-    return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode == 0
+    try:
+        return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

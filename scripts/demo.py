@@ -81,9 +81,23 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def cluster_of(command: str) -> Cluster:
-    """From `python3 -m tests.cluster env`, which prints `export NAME=VALUE` lines."""
+def cluster_up() -> Cluster:
+    """The cluster, started if it is not up."""
+    cluster = _cluster_of("env")
+    assert cluster is not None
+    return cluster
+
+
+def cluster_found() -> Cluster | None:
+    """The cluster as it is; None: it is not up."""
+    return _cluster_of("found")
+
+
+def _cluster_of(command: str) -> Cluster | None:
+    """From `python3 -m tests.cluster`, which prints `export NAME=VALUE` lines, or none."""
     lines = run(sys.executable, "-m", "tests.cluster", command).splitlines()
+    if not lines:
+        return None
     exported = dict(shlex.split(line)[1].split("=", 1) for line in lines)
     borrowed = os.environ.get("CLUSTER") == "existing"
     return Cluster(exported["KUBECONFIG"], exported["KUBECTL"], exported["HELM"], exported["IMAGE_PREFIX"], borrowed)
@@ -186,13 +200,13 @@ def waits_for(pool: Mapping[str, Any] | None) -> str | None:
 
 def prepare() -> None:
     """What takes minutes on a new machine: the cluster, and the images in it."""
-    ensure_images(cluster_of("env"))
+    ensure_images(cluster_up())
 
 
 def up() -> None:
     started = time.monotonic()
     say("A cluster")
-    cluster = cluster_of("env")
+    cluster = cluster_up()
     say("The images")
     images = ensure_images(cluster)
     say("The charts: kvik-crds and kvik")
@@ -210,7 +224,10 @@ def up() -> None:
 
     say(f"A question to {URL}, asked from a pod")
     print(f"  Q: {QUESTION}")
-    print(f"  A: {run_python(kubectl, images['demo'].name, 'question', ASK).strip()}")
+    answer = run_python(kubectl, images["demo"].name, "question", ASK).strip()
+    if not answer:
+        raise DemoError("the answer is empty")
+    print(f"  A: {answer}")
 
     say(f"kubectl get {POOLS}")
     print(kubectl.run("get", POOLS))
@@ -232,7 +249,10 @@ def down() -> None:
 
     Deleting the API deletes every pool of the cluster: on a cluster that others use, it goes only when no pool is left.
     """
-    cluster = cluster_of("env")
+    cluster = cluster_found()
+    if cluster is None:
+        say("The cluster is not up: there is no demo to remove")
+        return
     say(f"Removing {NAMESPACE}: about half a minute, since engines end their streams first")
     remove_namespace(cluster.in_namespace(NAMESPACE), borrowed=cluster.borrowed)
     system = cluster.in_namespace(SYSTEM)

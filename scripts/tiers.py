@@ -39,6 +39,8 @@ SPREAD = {
 }
 # Tiers whose tests take long enough for a reader to want to know which one runs.
 SLOW = frozenset({"oracle", "integration", "faults", "e2e"})
+INTERRUPTED = 2
+"""pytest's exit status after Ctrl-C."""
 
 
 def command_of(tier: str, options: argparse.Namespace) -> list[str]:
@@ -64,11 +66,20 @@ def run(tier: str, options: argparse.Namespace) -> int:
             return prepared.returncode
     threads = "1" if tier in SPREAD else str(os.cpu_count() or 1)
     environment = {"OMP_NUM_THREADS": threads, **os.environ}
-    status = subprocess.run(command_of(tier, options), cwd=ROOT, env=environment, check=False).returncode
+    status = finished(subprocess.Popen(command_of(tier, options), cwd=ROOT, env=environment))
     nothing_to_run = 5
     if status == nothing_to_run and (options.shard or options.only_long):
         return 0
     return status
+
+
+def finished(process: subprocess.Popen[bytes]) -> int:
+    """The exit status. An interrupt went to the tier, too: it is left to take away what its tests have made."""
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def report(results: list[tuple[str, int, float]]) -> None:
@@ -97,7 +108,7 @@ def main() -> int:
         started = time.monotonic()
         status = run(tier, options)
         results.append((tier, status, time.monotonic() - started))
-        if status != 0 and "KEEP_GOING" not in os.environ:
+        if status == INTERRUPTED or (status != 0 and "KEEP_GOING" not in os.environ):
             break
     report(results)
     return 1 if any(status for _, status, _ in results) else 0

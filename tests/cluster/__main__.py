@@ -1,4 +1,4 @@
-"""python3 -m tests.cluster up | down | env | load IMAGE ... | tools | programs
+"""python3 -m tests.cluster up | down | env | found | load IMAGE ... | tools | programs
 
 Standard output holds only what a shell can evaluate; progress goes to standard error.
 """
@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start it, or find it running; prints the KUBECONFIG line")
     commands.add_parser("env", help="like up, but prints KUBECONFIG, KUBECTL, HELM and IMAGE_PREFIX for a shell")
+    commands.add_parser("found", help="like env, but starts nothing: prints nothing where the cluster is not up")
     commands.add_parser("down", help="stop it and remove all its traces")
     commands.add_parser("load", help="give it images that were built here").add_argument("image", nargs="+")
     commands.add_parser("programs", help="build all of the local cluster's programs, and start none")
@@ -51,19 +52,23 @@ def _run(arguments: argparse.Namespace) -> None:
         case "up":
             _print_shell(KUBECONFIG=cluster.up().kubeconfig)
         case "env":
-            access = cluster.up()
-            _print_shell(
-                KUBECONFIG=access.kubeconfig,
-                KUBECTL=access.kubectl,
-                HELM=access.helm,
-                IMAGE_PREFIX=access.image_prefix,
-            )
+            _print_access(cluster.up())
+        case "found":
+            access = cluster.access()
+            if access is not None:
+                _print_access(access)
         case "down":
             cluster.down()
             print("cluster: down", file=sys.stderr)
         case "load":
             for image in arguments.image:
                 cluster.load(image)
+
+
+def _print_access(access: target.Access) -> None:
+    _print_shell(
+        KUBECONFIG=access.kubeconfig, KUBECTL=access.kubectl, HELM=access.helm, IMAGE_PREFIX=access.image_prefix
+    )
 
 
 def _print_shell(**values: object) -> None:

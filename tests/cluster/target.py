@@ -16,6 +16,7 @@ from tests.cluster.down import down as down_local
 from tests.cluster.golang import go
 from tests.cluster.load_image import Loader
 from tests.cluster.paths import ClusterFolder, cache_root, local_cluster
+from tests.cluster.up import running
 from tests.cluster.up import up as up_local
 
 KIND_NAME = "kvik"
@@ -39,6 +40,9 @@ class Target(Protocol):
     def up(self) -> Access:
         """Idempotent. Returns once the cluster can run pods."""
 
+    def access(self) -> Access | None:
+        """How to use it as it is; None: it is not up."""
+
     def load(self, image: str) -> None:
         """Makes an image that was built here runnable there."""
 
@@ -52,6 +56,9 @@ class LocalTarget:
     def up(self) -> Access:
         up_local(self.folder)
         return _access(self.folder.kubeconfig, LOCAL_PREFIX)
+
+    def access(self) -> Access | None:
+        return _access(self.folder.kubeconfig, LOCAL_PREFIX) if running(self.folder) else None
 
     def load(self, image: str) -> None:
         Loader(self.folder).load(image)
@@ -68,13 +75,19 @@ class KindTarget:
 
     def up(self) -> Access:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if KIND_NAME not in self._output("get", "clusters").split():
+        if not self._exists():
             self._run("create", "cluster", "--config", str(KIND_CONFIG), "--wait", "120s", *self._kubeconfig())
         else:
             self._run("export", "kubeconfig", *self._kubeconfig())
         access = _access(self.folder / "kind.conf", LOCAL_PREFIX)
         accelerators.advertise(access.kubectl, access.kubeconfig, f"{KIND_NAME}-control-plane")
         return access
+
+    def access(self) -> Access | None:
+        return self.up() if self._exists() else None
+
+    def _exists(self) -> bool:
+        return KIND_NAME in self._output("get", "clusters").split()
 
     def _kubeconfig(self) -> list[str]:
         """Without it kind would write to the user's own."""
@@ -119,6 +132,9 @@ class ExistingTarget:
 
     def up(self) -> Access:
         return _access(self.kubeconfig, self.image_prefix)
+
+    def access(self) -> Access | None:
+        return self.up()
 
     def load(self, image: str) -> None:
         if not image.startswith(self.image_prefix):

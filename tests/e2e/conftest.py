@@ -38,7 +38,7 @@ class Release:
 @pytest.fixture(scope="session")
 def cluster() -> demo.Cluster:
     """The cluster that CLUSTER names, running."""
-    return demo.cluster_of("env")
+    return demo.cluster_up()
 
 
 @pytest.fixture(scope="session")

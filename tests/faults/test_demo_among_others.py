@@ -14,7 +14,7 @@ def test_the_demo_takes_away_its_own_namespace_and_nobodys_operator_or_pools(
 ) -> None:
     plane = operated.plane
     cluster = demo.Cluster(str(plane.kubeconfig), str(plane.kubectl), str(plane.helm), "example.org/", borrowed=True)
-    monkeypatch.setattr(demo, "cluster_of", lambda _: cluster)
+    monkeypatch.setattr(demo, "cluster_found", lambda: cluster)
     operated.create()
     before = cluster.run_helm("list", "--short")
     with pytest.raises(ClaimError, match="namespace kvik-system is there already"):
@@ -31,7 +31,7 @@ def test_a_namespace_of_somebody_else_is_not_touched(operated: Rig, monkeypatch:
     plane = operated.plane
     cluster = demo.Cluster(str(plane.kubeconfig), str(plane.kubectl), str(plane.helm), "example.org/", borrowed=True)
     monkeypatch.setattr(demo, "NAMESPACE", operated.namespace)
-    monkeypatch.setattr(demo, "cluster_of", lambda _: cluster)
+    monkeypatch.setattr(demo, "cluster_found", lambda: cluster)
     for act in (demo.down, lambda: ensure_namespace(cluster.in_namespace(operated.namespace), borrowed=True)):
         with pytest.raises(ClaimError, match=operated.namespace):
             act()

@@ -57,7 +57,7 @@ def traffic(
     )
     kubectl.apply(manifest)
     command = ["python3", "-B", "/traffic/traffic.py", url, model, str(clients), str(words), str(max_tokens)]
-    kubectl.apply(POD.format(name=name, image=image, command=json.dumps(command)))
+    _start(kubectl, name, image, command)
     try:
         wait_for(f"pod {name} to run", lambda: _phase(kubectl, name) in {"Running", "Succeeded", "Failed"}, 60)
         yield running
@@ -73,13 +73,22 @@ def traffic(
 
 
 def run_python(kubectl: Kubectl, image: str, name: str, program: str, seconds: float = 120) -> str:
-    """What a Python program prints that runs once in a pod of the cluster."""
-    kubectl.apply(POD.format(name=name, image=image, command=json.dumps(["python3", "-B", "-c", program])))
+    """What a Python program prints that runs once in a pod of the cluster. Raises KubectlError if it fails."""
+    _start(kubectl, name, image, ["python3", "-B", "-c", program])
     try:
         wait_for(f"pod {name} to finish", lambda: _phase(kubectl, name) in {"Succeeded", "Failed"}, seconds)
-        return kubectl.run("logs", name)
+        log = kubectl.run("logs", name)
+        if _phase(kubectl, name) != "Succeeded":
+            raise KubectlError(f"the program in pod {name} failed:\n{log[-2000:]}")
+        return log
     finally:
         kubectl.run("delete", "pod", name, "--ignore-not-found", "--wait=false")
+
+
+def _start(kubectl: Kubectl, name: str, image: str, command: list[str]) -> None:
+    """A new pod, also where a run that was killed has left one of its name: that one's log is an old answer."""
+    kubectl.run("delete", "pod", name, "--ignore-not-found", "--wait=true")
+    kubectl.apply(POD.format(name=name, image=image, command=json.dumps(command)))
 
 
 def _phase(kubectl: Kubectl, name: str) -> str | None:

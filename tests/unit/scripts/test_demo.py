@@ -76,9 +76,24 @@ EVERYTHING = [
 
 
 def taken_down(monkeypatch: pytest.MonkeyPatch, world: World) -> list[str]:
-    monkeypatch.setattr(demo, "cluster_of", lambda _: world)
+    monkeypatch.setattr(demo, "cluster_found", lambda: world)
     demo.down()
     return world.done
+
+
+def test_without_a_cluster_there_is_nothing_to_remove_and_none_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def run(*command: str) -> str:
+        asked.append(command[-1])
+        return ""
+
+    monkeypatch.setattr(demo, "run", run)
+    demo.down()
+    assert asked == ["found"]
+    assert "no demo to remove" in capsys.readouterr().out
 
 
 def test_on_a_cluster_of_its_own_the_demo_takes_everything_away(monkeypatch: pytest.MonkeyPatch) -> None:
