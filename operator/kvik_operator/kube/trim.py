@@ -6,6 +6,8 @@ A pod of 6 KB as JSON takes about 50 KB as Python dictionaries, and a cluster ma
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kvik_operator.names import GROUP, KIND
+
 Object = Mapping[str, Any]
 
 _METADATA: Final = (
@@ -28,7 +30,7 @@ def trim(kind: str, obj: Object) -> Object:
     trimmed: dict[str, Any] = {
         "apiVersion": obj.get("apiVersion"),
         "kind": kind,
-        "metadata": _metadata(obj.get("metadata") or {}),
+        "metadata": _metadata(kind, obj.get("metadata") or {}),
     }
     if kind == "Pod":
         trimmed["status"] = _pod_status(obj.get("status") or {})
@@ -41,12 +43,17 @@ def trim(kind: str, obj: Object) -> Object:
     return trimmed
 
 
-def _metadata(metadata: Object) -> Object:
+def _metadata(kind: str, metadata: Object) -> Object:
+    """A pool's labels and annotations are its user's, and may be long: only ours are read."""
     kept = {field: metadata[field] for field in _METADATA if field in metadata}
-    annotations = kept.get("annotations")
-    if annotations and _LAST_APPLIED in annotations:
-        kept["annotations"] = {name: value for name, value in annotations.items() if name != _LAST_APPLIED}
+    for field in ("labels", "annotations"):
+        if field in kept:
+            kept[field] = {name: value for name, value in kept[field].items() if _is_read(kind, name)}
     return kept
+
+
+def _is_read(kind: str, name: str) -> bool:
+    return name.startswith(f"{GROUP}/") if kind == KIND else name != _LAST_APPLIED
 
 
 def _pod_status(status: Object) -> Object:

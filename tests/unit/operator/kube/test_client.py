@@ -63,7 +63,7 @@ async def test_apply_is_a_forced_server_side_apply_by_our_field_manager() -> Non
     await client(transport, stored=stored).apply(DEPLOYMENT)
     ((method, path, options),) = transport.calls
     assert (method, path) == ("PATCH", "/apis/apps/v1/namespaces/demo/deployments/chat")
-    assert options["content_type"] == "application/apply-patch+yaml"
+    assert options["content_type"] == "application/apply-patch+yaml; charset=utf-8"
     assert dict(options["query"]) == {"fieldManager": "kvik-operator", "force": "true"}
     assert stored == [(ChildKind.DEPLOYMENT, {"metadata": {"uid": "u"}})]
 

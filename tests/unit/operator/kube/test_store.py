@@ -152,6 +152,18 @@ def test_a_pod_is_trimmed_to_what_is_read() -> None:
     assert "managedFields" not in kept["metadata"]
 
 
+def test_of_a_pools_labels_and_annotations_only_ours_are_kept() -> None:
+    """Those of its user may be 256 KiB, and are nobody's business here."""
+    store = Store()
+    pool = obj("chat")
+    pool["metadata"] |= {"annotations": {"kvik.dev/a": "1", "note": "much"}, "labels": {"team": "much"}}
+    store.upsert(KIND, pool)
+    kept = store.pool(KEY)
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {"kvik.dev/a": "1"}
+    assert kept["metadata"]["labels"] == {}
+
+
 Action = tuple[str, int, int, int]
 
 

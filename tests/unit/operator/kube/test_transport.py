@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from kvik_operator.errors import Conflict, NotFound, Unavailable
@@ -74,8 +75,18 @@ async def test_a_body_is_plain_json_with_its_nulls_whatever_the_content_type(ser
     server, transport = served
     body = {"spec": {"replicas": None, "args": []}}
     await transport.request("apply", "PATCH", "/x", body=body, content_type=APPLY)
-    assert server.seen[0].headers["Content-Type"] == "application/apply-patch+yaml"
+    assert server.seen[0].headers["Content-Type"] == "application/apply-patch+yaml; charset=utf-8"
     assert json.loads(server.bodies[0]) == body
+
+
+async def test_any_text_is_applied_as_yaml_reads_it(served: tuple[Server, Transport]) -> None:
+    """The API server takes an apply for YAML, without pairs of escapes for an emoji or raw control characters."""
+    server, transport = served
+    body = {"value": "".join(map(chr, range(0x100))) + "\u2028\u202e\u200b\ufeff\uffff\U0001f600" + "\\ud83d\\ude00"}
+    await transport.request("apply", "PATCH", "/x", body=body, content_type=APPLY)
+    assert json.loads(server.bodies[0]) == body
+    assert yaml.safe_load(server.bodies[0]) == body
+    assert b"\\ud83d\\ude00" not in server.bodies[0].replace(b"\\\\", b"")
 
 
 async def test_an_answer_other_than_success_is_the_operators_own_error(served: tuple[Server, Transport]) -> None:
