@@ -36,6 +36,9 @@ _ENGINE_OPTIONS = (
     "memory_fraction",
     "block_tokens",
     "prefix_cache",
+    "swap_space",
+    "preemption_mode",
+    "swap_threshold_tokens",
 )
 
 

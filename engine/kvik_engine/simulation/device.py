@@ -43,6 +43,15 @@ class Device:
     memory_bytes: int
     used_bytes: int
     """By weights and activations."""
+    host_bytes: int | None
+    """Of the host, for swap space beside an accelerator; None where the device's memory is the host's."""
+    copy_bytes_per_second: float
+    """Between the device's memory and the host's, one way."""
+
+    def seconds(self, plan: StepPlan, block_bytes: int) -> float:
+        """Of a step: its copies to and from the host, then what it computes."""
+        moved = len(plan.swap_outs) + len(plan.swap_ins)
+        return self.cost.seconds(plan) + moved * block_bytes / self.copy_bytes_per_second
 
 
 DEMO_CPU = Device(
@@ -53,8 +62,11 @@ DEMO_CPU = Device(
     context=8192,
     memory_bytes=2500 << 20,
     used_bytes=1500 << 20,
+    host_bytes=None,
+    copy_bytes_per_second=2.8e9,
 )
-"""SmolLM2-135M in bf16 on one busy CPU core: least squares over 196 steps of 1 to 12 rows (docs/simulator.md)."""
+"""SmolLM2-135M in bf16 on one busy CPU core: least squares over 196 steps of 1 to 12 rows, and the median of 20 times
+512 copies of one block of KV (docs/simulator.md)."""
 
 H100_8B = Device(
     name="h100-8b",
@@ -64,8 +76,10 @@ H100_8B = Device(
     context=8192,
     memory_bytes=80 << 30,
     used_bytes=18 << 30,
+    host_bytes=128 << 30,
+    copy_bytes_per_second=50e9,
 )
 """A Llama-3-8B in bf16 on one H100 SXM, on paper: 16 GB of weights and 128 KiB of KV a token at 80 % of 3.35 TB/s, 16
-GFLOP a token at half of 989 TFLOP/s. No GPU was measured."""
+GFLOP a token at half of 989 TFLOP/s, copies at 80 % of the 63 GB/s of PCIe 5. No GPU was measured."""
 
 DEVICES = {device.name: device for device in (DEMO_CPU, H100_8B)}

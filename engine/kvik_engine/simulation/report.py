@@ -84,6 +84,13 @@ class Report:
     mean_running: float
     most_running: int
     preemptions: int
+    swaps: int
+    """Preemptions that kept the KV in the swap space; the others compute it again."""
+    swap_blocks: int
+    """That the swap space has."""
+    swapped_out: int
+    """Blocks that were copied to the swap space, of preempted requests and of evicted prefixes."""
+    swapped_in: int
     prefix_hit_fraction: float | None
 
     def as_json(self) -> dict[str, Any]:
@@ -98,8 +105,14 @@ class Report:
             f"{self.seconds:.1f} s simulated in {self.wall_seconds:.1f} s, {self.steps} steps; "
             f"running {self.mean_running:.1f} (at most {self.most_running}); KV {self.blocks} blocks, "
             f"utilization {self.utilization:.0%}, fill {0 if self.fill is None else self.fill:.1%}; "
-            f"preemptions {self.preemptions}; prefix hits {hits}"
+            f"preemptions {self.preemptions}{self._swapping()}; prefix hits {hits}"
         )
+
+    def _swapping(self) -> str:
+        if not self.swap_blocks:
+            return ""
+        moved = f"{self.swapped_out} out, {self.swapped_in} in"
+        return f", {self.swaps} swapped; swap space {self.swap_blocks} blocks, {moved}"
 
 
 def report(outcome: Outcome, targets: Mapping[str, Target] = CLASS_TARGETS) -> Report:
@@ -123,6 +136,10 @@ def report(outcome: Outcome, targets: Mapping[str, Target] = CLASS_TARGETS) -> R
         mean_running=pool.running / max(1, pool.steps),
         most_running=pool.most_running,
         preemptions=counters.preemptions,
+        swaps=counters.swaps,
+        swap_blocks=outcome.offload.total,
+        swapped_out=outcome.offload.swapped_out,
+        swapped_in=outcome.offload.swapped_in,
         prefix_hit_fraction=counters.prefix_hit_tokens / queries if queries else None,
     )
 

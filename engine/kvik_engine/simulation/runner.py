@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvik_engine.simulation.device import Device
-from kvik_engine.step import GroupKind, KVGroup, ModelFacts, Row, RowWork, Sample, StepPlan, StepResult
+from kvik_engine.step import GroupKind, HostSpace, KVGroup, ModelFacts, Row, RowWork, Sample, StepPlan, StepResult
 
 VOCABULARY = 1 << 31
 END_TOKEN = 0
@@ -46,7 +46,6 @@ class SimulatedRunner:
 
     @property
     def facts(self) -> ModelFacts:
-        block_bytes = self._block_tokens * self._device.kv_bytes_per_token
         return ModelFacts(
             vocab_size=VOCABULARY,
             context_length=self._device.context,
@@ -54,17 +53,27 @@ class SimulatedRunner:
             dtype="simulated",
             device=self._device.name,
             attention="simulated",
-            groups=(KVGroup(GroupKind.FULL, (0,), self._block_tokens, block_bytes),),
+            groups=(KVGroup(GroupKind.FULL, (0,), self._block_tokens, self._block_bytes),),
             device_bytes_total=self._device.memory_bytes,
             device_bytes_used=self._device.used_bytes,
+            host_bytes_total=self._device.host_bytes,
+            host_bytes_used=None if self._device.host_bytes is None else 0,
         )
 
+    @property
+    def _block_bytes(self) -> int:
+        return self._block_tokens * self._device.kv_bytes_per_token
+
     def allocate(self, blocks: int) -> int:
-        return (blocks + 1) * self._block_tokens * self._device.kv_bytes_per_token
+        return (blocks + 1) * self._block_bytes
+
+    def allocate_host(self, slots: int) -> HostSpace:
+        """Without memory: a simulation moves no KV."""
+        return HostSpace(slots * self._block_bytes, self._device.copy_bytes_per_second, memoryview(b""))
 
     def launch(self, plan: StepPlan) -> None:
         started = max(self._clock.now, self._free_at)
-        seconds = self._device.cost.seconds(plan)
+        seconds = self._device.seconds(plan, self._block_bytes)
         self._free_at = started + seconds
         self._launched.append((plan, seconds, self._free_at))
 

@@ -10,6 +10,7 @@ from kvik_engine.config import EngineConfig
 from kvik_engine.core.build import build_core, size
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.strategy import PRODUCT, Strategy
+from kvik_engine.kv.offload import OffloadUse
 from kvik_engine.kv.sizing import Ledger
 from kvik_engine.scheduler.news import Counters
 from kvik_engine.simulation.clients import Pool, Record, SimulatedClients
@@ -29,6 +30,7 @@ class Outcome:
     ledger: Ledger
     pool: Pool
     counters: Counters
+    offload: OffloadUse
     steps: int
     seconds: float
     wall_seconds: float
@@ -64,7 +66,8 @@ def simulate(
     ledger = size(config, runner.facts)
     runner.allocate(ledger.blocks)
     clients = SimulatedClients(trace, ledger.block_tokens, clock)
-    core = build_core(config, runner, ledger, clients, clock, overlap=overlap, strategy=strategy)
+    host = runner.allocate_host(ledger.swap_slots) if ledger.swap_slots else None
+    core = build_core(config, runner, ledger, clients, clock, overlap=overlap, strategy=strategy, host=host)
     while (core.busy or not clients.all_sent) and (max_steps is None or core.stats.steps < max_steps):
         if not core.step(wait=_ANY_WAIT):
             raise SimulationStuck(f"after {core.stats.steps} steps, with {core.scheduler.unfinished} requests")
@@ -77,6 +80,7 @@ def simulate(
         ledger=ledger,
         pool=clients.pool,
         counters=core.scheduler.counters,
+        offload=core.scheduler.offload.use,
         steps=core.stats.steps,
         seconds=clock.now,
         wall_seconds=time.perf_counter() - started,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kvik_engine.simulation.report import CLASS_TARGETS, Spread, Target, class_t
 from kvik_engine.simulation.simulate import Outcome, config_of, simulate
 from kvik_engine.simulation.trace import TraceError, TraceRequest, prompt_of, read_trace, write_trace
 from kvik_engine.simulation.workloads import CHAT, WORKLOADS, faster, generate
-from kvik_engine.step import Row, RowWork, StepPlan
+from kvik_engine.step import BlockId, HostSlot, Row, RowWork, StepPlan, SwapIn, SwapOut
 
 SETTINGS = {"max_requests": 8, "max_batch_tokens": 512, "chunked_prefill_tokens": 128, "max_queued_requests": 256}
 
@@ -170,3 +171,72 @@ def test_the_demo_device_serves_its_own_class_defaults() -> None:
     config = config_of(DEMO_CPU, kv_cache_size=256 << 20, **SETTINGS)
     outcome = simulate([request(0.0)], DEMO_CPU, config)
     assert outcome.ledger.blocks == (256 << 20) // (16 * 23040) - 1
+
+
+CROWDED = [request(0.01 * number, prompt=1000, output=600) for number in range(8)]
+"""More than a pool of `FEW` tokens holds at once."""
+FEW = {"kv_cache_size": 6000 * H100_8B.kv_bytes_per_token, "prefix_cache": "disabled"}
+SPACE = {"swap_space": 20_000 * H100_8B.kv_bytes_per_token}
+
+
+def test_a_step_pays_for_the_blocks_that_it_copies() -> None:
+    slow = replace(H100_8B, copy_bytes_per_second=1e6)
+    moving = StepPlan(
+        1, (), swap_outs=(SwapOut(BlockId(1), HostSlot(0)),) * 3, swap_ins=(SwapIn(HostSlot(1), BlockId(2)),)
+    )
+    assert slow.seconds(moving, 500_000) == pytest.approx(slow.cost.step + 4 * 0.5)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_what_is_swapped_comes_back_and_is_not_computed_again(overlap: int) -> None:
+    recomputed = run(*CROWDED, overlap=overlap, **FEW)
+    swapped = run(*CROWDED, overlap=overlap, preemption_mode="swap", **FEW, **SPACE)
+    told = report(swapped)
+
+    assert recomputed.counters.preemptions > 0
+    assert told.swaps == told.preemptions > 0
+    assert told.swapped_out == told.swapped_in > 0
+    assert (told.groups[0].finished, told.swap_blocks) == (8, 20_000 // 16)
+    assert swapped.seconds < recomputed.seconds, "at 50 GB/s"
+
+
+def test_slow_copies_take_their_time() -> None:
+    asked = {"preemption_mode": "swap", **FEW, **SPACE}
+    fast, slow = (
+        simulate(CROWDED, device, config_of(device, **{**SETTINGS, **asked}))
+        for device in (H100_8B, replace(H100_8B, copy_bytes_per_second=1e9))
+    )
+    moved = (slow.offload.swapped_out + slow.offload.swapped_in) * 16 * H100_8B.kv_bytes_per_token
+    assert slow.seconds - fast.seconds > 0.5 * moved / 1e9
+
+
+def test_without_a_choice_the_copy_rate_decides_what_is_swapped() -> None:
+    swaps = []
+    for rate in (1e6, 1e12):
+        device = replace(H100_8B, copy_bytes_per_second=rate)
+        outcome = simulate(CROWDED, device, config_of(device, **{**SETTINGS, **FEW, **SPACE}))
+        assert outcome.counters.preemptions > 0
+        swaps.append(outcome.counters.swaps)
+    assert swaps[0] == 0 < swaps[1]
+
+
+def test_an_evicted_prefix_is_found_in_the_swap_space() -> None:
+    trace = [request(float(n), prompt=1600, prefix_id=f"p{n % 4}", prefix_tokens=1500) for n in range(12)]
+    few = {"kv_cache_size": 3000 * H100_8B.kv_bytes_per_token}
+    without, with_space = (report(run(*trace, **few, **more)) for more in ({}, SPACE))
+    assert without.prefix_hit_fraction == 0
+    assert with_space.prefix_hit_fraction is not None
+    assert with_space.prefix_hit_fraction > 0.5
+
+
+def test_swap_space_that_the_host_does_not_have_is_a_start_error() -> None:
+    with pytest.raises(StartError, match="--swap-space"):
+        run(request(0.0), swap_space=1 << 40)
+
+
+def test_the_command_takes_swap_space_as_the_engine_does(capsys: pytest.CaptureFixture[str]) -> None:
+    chat = ["simulate", "--workload", "chat", "--seconds", "5", "--preemption-mode", "swap"]
+    assert main([*chat, "--swap-space", "4Gi"]) == 0
+    assert "swap space 2048 blocks" in capsys.readouterr().out
+    assert main(chat) == EXIT_START_ERROR
+    assert "--preemption-mode=swap needs --swap-space" in capsys.readouterr().err
