@@ -32,6 +32,8 @@ ANNOTATION_ROLL_IN_PLACE: Final = f"{GROUP}/roll-in-place"
 """On a Deployment: the template hash of a roll that Auto began with a surge and carries on in place."""
 ANNOTATION_TRY_AGAIN: Final = f"{GROUP}/try-again"
 """On a Deployment whose pods the API server refuses: changes when the ReplicaSet's controller should try again."""
+ANNOTATION_PAUSED: Final = f"{GROUP}/paused"
+"""On a pool, with the value `true`: the operator leaves its objects alone."""
 ANNOTATION_POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 ANNOTATION_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
@@ -118,6 +120,7 @@ class Reason(StrEnum):
     # A choice of the user's.
     STOPPED = "Stopped"
     FIXED_REPLICAS = "FixedReplicas"
+    PAUSED = "Paused"
     # The cluster does not run the pods.
     IMAGE_PULL_FAILED = "ImagePullFailed"
     UNSCHEDULABLE = "Unschedulable"

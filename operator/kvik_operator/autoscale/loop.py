@@ -19,7 +19,7 @@ from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
 from kvik_operator.crd.effective import effective
-from kvik_operator.crd.inferencepool import InferencePool
+from kvik_operator.crd.inferencepool import InferencePool, is_paused
 from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused
 from kvik_operator.names import PORT_METRICS, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
@@ -165,6 +165,9 @@ class ScaleLoop:
         if pool.spec.replicas == 0:
             known.memory = PoolMemory()
             return self._said(known, Reason.STOPPED, "replicas is 0: stopped by hand, nobody scales it", active=False)
+        if pool.paused:
+            known.memory = PoolMemory()
+            return self._said(known, Reason.PAUSED, "paused: nobody scales the pool", active=False)
         policy, now = ScalePolicy.of(scaling), self._clock()
         decision = decide(
             pool_load(self._board.samples(pods), policy, now), pool.spec.replicas, policy, known.memory, now
@@ -222,7 +225,9 @@ class ScaleLoop:
         fresh = await self._writer.read_pool(key)
         metadata = {} if fresh is None else fresh["metadata"]
         same = metadata.get("uid") == pool.uid and metadata.get("generation", 1) == pool.generation
-        return fresh if same and "deletionTimestamp" not in metadata else None
+        if fresh is None or not same or "deletionTimestamp" in metadata or is_paused(fresh):
+            return None
+        return fresh
 
     def _known(self, key: PoolKey, pool: InferencePool) -> _Pool:
         known = self._pools.get(key)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 
 from kvik_operator.errors import PoolError
-from kvik_operator.names import PoolKey
+from kvik_operator.names import ANNOTATION_PAUSED, PoolKey
 
 
 class SloClass(StrEnum):
@@ -178,6 +178,8 @@ class InferencePool(msgspec.Struct, frozen=True):
     generation: int
     spec: PoolSpec
     status: Mapping[str, Any]
+    paused: bool = False
+    """Its objects are to be left as they are."""
 
     @classmethod
     def from_object(cls, obj: Mapping[str, Any]) -> Self:
@@ -193,7 +195,13 @@ class InferencePool(msgspec.Struct, frozen=True):
             generation=metadata.get("generation", 1),
             spec=spec,
             status=obj.get("status") or {},
+            paused=is_paused(obj),
         )
+
+
+def is_paused(obj: Mapping[str, Any]) -> bool:
+    """`true` and nothing else: a pause that somebody misspelled must not look like one."""
+    return (obj["metadata"].get("annotations") or {}).get(ANNOTATION_PAUSED) == "true"
 
 
 def _pool_error(message: str) -> PoolError:

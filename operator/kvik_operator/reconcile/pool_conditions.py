@@ -14,7 +14,7 @@ from kvik_operator.objects.model_source import place_in_words
 from kvik_operator.reconcile.findings import Findings, deployment_condition
 from kvik_operator.reconcile.pod_state import Phase, PodState, Problem
 from kvik_operator.reconcile.rollout import room_is_coming
-from kvik_operator.reconcile.rollout_condition import rollout_complete
+from kvik_operator.reconcile.rollout_condition import PAUSED, rollout_complete
 from kvik_operator.reconcile.types import EngineInfo, Object, Observed
 
 _BY_URGENCY: Final = (
@@ -95,6 +95,8 @@ def _scaling_active(findings: Findings) -> Condition:
         return Condition(type_, "False", Reason.FIXED_REPLICAS, "spec.scaling is absent: replicas are fixed")
     if findings.stopped:
         return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0: set it to 1 or more to scale again")
+    if findings.observed.pool.paused:
+        return Condition(type_, "False", Reason.PAUSED, PAUSED)
     report = findings.scaling
     if report is None:
         return Condition(type_, "False", Reason.OBSERVING_LOAD, "no load has been read yet")
@@ -115,6 +117,8 @@ def _degraded(findings: Findings, problem: Problem | None) -> Condition:
 
 def _progress(findings: Findings) -> tuple[Reason, str]:
     """How far the furthest pod is, while nothing is wrong."""
+    if not findings.current and findings.observed.pool.paused:
+        return Reason.PAUSED, PAUSED
     if not findings.current:
         return Reason.STARTING, "no pod of this specification has been created yet"
     order = list(_ON_THE_WAY)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from kvik_operator.crd.inferencepool import is_paused
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.apply import apply
@@ -75,6 +76,8 @@ class Reconciler:
             return None
         try:
             observed = await with_deployment(self._observe(key, raw), self._cluster)
+            if observed.pool.paused:
+                return await self._leave_alone(raw, observed)
             configured = configured_engine(observed.pool.spec.resources.device, self._options)
             plan = await self._revisions.plan(observed, configured)
             if isinstance(plan, ApplyProblem):
@@ -107,6 +110,12 @@ class Reconciler:
         update = status_update(observed, replicas, applied, self._reports(observed), None)
         return await self._write_status(observed.key, raw, update, WATCH_CLOSELY)
 
+    async def _leave_alone(self, raw: Object, observed: Observed) -> Requeue | None:
+        """Status goes on telling of the pods; the end of the pause is an event."""
+        applied, replicas = Applied(observed.children), wanted_replicas(observed.pool.spec)
+        update = status_update(observed, replicas, applied, self._reports(observed), None)
+        return await self._write_status(observed.key, raw, update, RESYNC)
+
     async def _is_outdated(self, observed: Observed) -> bool:
         """Whether the pool is not the one any more that was observed."""
         fresh = await self._cluster.read_pool(observed.key)
@@ -114,7 +123,7 @@ class Reconciler:
             self._store.forget_pool(observed.key, observed.pool.uid)
         metadata = {} if fresh is None else fresh["metadata"]
         same = metadata.get("uid") == observed.pool.uid and metadata.get("generation") == observed.pool.generation
-        return not same or "deletionTimestamp" in metadata
+        return not same or "deletionTimestamp" in metadata or (fresh is not None and is_paused(fresh))
 
     async def _write_status(self, key: PoolKey, raw: Object, update: StatusUpdate, then: Requeue) -> Requeue | None:
         """Events come after the status was written, so that they never tell of what nobody can see."""

@@ -42,6 +42,7 @@ _NOT_APPLIED: Final = frozenset(
         Reason.APPLY_REFUSED,
         Reason.FOREIGN_OBJECT,
         Reason.INVALID_SPEC,
+        Reason.PAUSED,
         Reason.QUOTA_EXCEEDED,
         Reason.STARTING,
     }

@@ -14,11 +14,14 @@ from kvik_operator.reconcile.pod_state import Problem
 from kvik_operator.reconcile.rollout import ROOM_PATIENCE, in_place_since_no_room, is_observed, never_fits
 
 _TYPE: Final = ConditionType.ROLLOUT_COMPLETE
+PAUSED: Final = "the annotation kvik.dev/paused is true: the pool's objects are left as they are until it is removed"
 _WITHOUT_SURGE: Final = "no node had room for one pod more, so this roll replaces pods in place, one at a time"
 _NEEDS_NO_ROOM: Final = "spec.rollout.strategy InPlace needs no room for one pod more"
 
 
 def rollout_complete(findings: Findings, problem: Problem | None) -> Condition:
+    if findings.observed.pool.paused:
+        return Condition(_TYPE, "Unknown", Reason.PAUSED, PAUSED)
     if not findings.applied.problems and _is_complete(findings):
         message = (
             "all pods are of the current specification" if findings.pods or findings.wanted else "there are no pods"

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 MAX_HISTORY: Final = 5
 MAX_FORMULA: Final = 256
 _CALM: Final = frozenset(
-    {Reason.STARTING, Reason.MODEL_FETCHING, Reason.MODEL_LOADING, Reason.STOPPED, Reason.PODS_READY}
+    {Reason.STARTING, Reason.MODEL_FETCHING, Reason.MODEL_LOADING, Reason.STOPPED, Reason.PAUSED, Reason.PODS_READY}
     | {Reason.ROLLING_OUT, Reason.ROLLOUT_COMPLETE}
 )
 

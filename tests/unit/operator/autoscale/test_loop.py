@@ -230,6 +230,22 @@ async def test_a_stopped_pool_is_scaled_by_nobody() -> None:
     assert (world.report.active, world.report.reason) == (False, Reason.STOPPED)
 
 
+async def test_a_paused_pool_is_scaled_by_nobody_until_the_pause_ends() -> None:
+    world = World(replicas=1, maxReplicas=4)
+    world.object["metadata"]["annotations"] = {"kvik.dev/paused": "true"}
+    world.load(waiting=10)
+    await world.rounds(5)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.PAUSED)
+    paused, world.object["metadata"]["annotations"] = world.object["metadata"]["annotations"], {}
+    world.server = {**world.object, "metadata": {**world.object["metadata"], "annotations": paused}}
+    await world.rounds(5)
+    assert world.written == []  # paused again, which the watch has not brought yet
+    world.server = None
+    await world.rounds(5)
+    assert world.written
+
+
 async def test_a_pool_without_scaling_gets_no_report() -> None:
     world = World(replicas=2)
     await world.rounds(2)
