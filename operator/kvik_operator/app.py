@@ -25,7 +25,7 @@ from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.scrape import Scraper
 from kvik_operator.config import OperatorConfig
-from kvik_operator.errors import ClusterError
+from kvik_operator.errors import ClusterError, Refused
 from kvik_operator.kube.client import ClusterClient
 from kvik_operator.kube.discovery import wait_until_served
 from kvik_operator.kube.kinds import WATCHED
@@ -78,6 +78,12 @@ class Operator:
         self._elector = Elector(config.identity, config.lease_times, lost=lambda: _exit(EXIT_LOST))
         self._bucket = TokenBucket(WRITES_PER_SECOND, WRITES_AT_ONCE, time.monotonic)
         self._recorder = Recorder(bucket=self._bucket, fence=self._elector, instance=config.identity, now=_utcnow)
+        self._heartbeat = Heartbeat(
+            limits=Limits(feed_down=config.feed_down_after),
+            stuck_for=self._workers.stuck_for,
+            deaf_since=lambda: self._relister.deaf_since,
+            listed_at=lambda: self._relister.last_success,
+        )
         self._relister = Relister(
             store=self._store,
             watched=WATCHED,
@@ -85,12 +91,7 @@ class Operator:
             enqueue=self._workers.add,
             period=config.relist_period,
             patience=config.deaf_after,
-        )
-        self._heartbeat = Heartbeat(
-            limits=Limits(),
-            stuck_for=self._workers.stuck_for,
-            deaf_since=lambda: self._relister.deaf_since,
-            listed_at=lambda: self._relister.last_success,
+            watches_expected=self._heartbeat.watches_expected,
         )
         self._threads = [
             LoopThread(name, main, lambda: _exit(EXIT_CRASHED))
@@ -152,9 +153,10 @@ class Operator:
         config = self._config
         async with _transport(config) as transport:
             if not await wait_until_served(
-                transport, API_VERSION, PLURAL, on_wait=_not_served, pause=self._pause_for_crd
+                transport, API_VERSION, PLURAL, on_wait=self._not_served, pause=self._pause_for_crd
             ):
                 return
+        self._heartbeat.api_served()
         await watch_until_stopped(
             settings_for(WATCHED, config.watch_inactivity),
             registry_for(WATCHED, self._sink, self._workers.add),
@@ -174,6 +176,14 @@ class Operator:
     def _sink(self, kind: str, deleted: bool, obj: Mapping[str, Any]) -> Iterable[PoolKey]:
         self._heartbeat.feed_started()
         return self._store.remove(kind, obj) if deleted else self._store.upsert(kind, obj)
+
+    def _not_served(self, problem: ClusterError | None) -> None:
+        if problem is None:
+            log.warning("waiting for the CRD to be installed", extra={"crd": CRD_NAME})
+        else:
+            log.warning("waiting for the API server", extra={"error": str(problem)})
+        if problem is None or isinstance(problem, Refused):
+            self._heartbeat.api_awaited()
 
     async def _pause_for_crd(self) -> bool:
         """Whether to go on waiting; kopf's signal handling does not run yet."""
@@ -268,13 +278,6 @@ async def _transport(config: OperatorConfig) -> AsyncIterator[Transport]:
         yield transport
     finally:
         await transport.close()
-
-
-def _not_served(problem: ClusterError | None) -> None:
-    if problem is None:
-        log.warning("waiting for the CRD to be installed", extra={"crd": CRD_NAME})
-    else:
-        log.warning("waiting for the API server", extra={"error": str(problem)})
 
 
 def _utcnow() -> datetime:

@@ -41,6 +41,8 @@ class OperatorConfig:
     relist_period: float
     deaf_after: float
     """How long an object may be newer on the server than in the store."""
+    feed_down_after: float
+    """How long nothing may be watched while the API server answers."""
     watch_inactivity: float
     request_timeout: float
     log_level: str
@@ -70,6 +72,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
         workers=_positive(options.workers, "--workers"),
         relist_period=_positive(options.relist_period, "--relist-period"),
         deaf_after=_positive(options.deaf_after, "--deaf-after"),
+        feed_down_after=_positive(options.feed_down_after, "--feed-down-after"),
         watch_inactivity=_positive(options.watch_inactivity, "--watch-inactivity"),
         request_timeout=_positive(options.request_timeout, "--request-timeout"),
         log_level=options.log_level,
@@ -110,6 +113,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("workers", 8, "pools that are reconciled at once")
     flag("relist-period", 60.0, "seconds between two checks of the watches against a metadata list")
     flag("deaf-after", 30.0, "seconds that an object may be newer on the server before the watch counts as deaf")
+    flag("feed-down-after", 120.0, "seconds without watches, though the API server answers, before liveness fails")
     flag("watch-inactivity", 70.0, "seconds without event or bookmark after which a watch is opened anew")
     flag("request-timeout", 10.0, "seconds that a request to the API server may take")
     flag("log-level", "info", "least level that is logged", ("debug", "info", "warning", "error"))

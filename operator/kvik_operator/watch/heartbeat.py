@@ -2,7 +2,7 @@
 
 kopf's own health endpoint stays green while the operator is locked up (dask-kubernetes #620). What counts here: each
 event loop turns over, work gets done, the watches hear, and kopf runs while the API server answers.
-An API server that is away, or an RBAC rule that is missing, is no reason to be restarted.
+An API server that is away, an API that is not installed or an RBAC rule that is missing is no reason to be restarted.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._beats: dict[str, float] = {}
         self._feed_down_since: float | None = clock()
+        self._api_awaited = False
 
     async def beat(self, loop_name: str, period: float = 1.0) -> None:
         """Runs in each event loop; the age of the last beat is that loop's lag. Its end is not a lag."""
@@ -85,6 +86,19 @@ class Heartbeat:
             with self._lock:
                 self._beats.pop(loop_name, None)
 
+    def api_awaited(self) -> None:
+        """There is nothing to watch before somebody installs the API, or lets us see it: alive, and not ready."""
+        self._api_awaited, self._feed_down_since = True, None
+
+    def api_served(self) -> None:
+        """From now on the watches are expected to run."""
+        self._api_awaited = False
+        self.feed_stopped()
+
+    def watches_expected(self) -> bool:
+        """Whether there is something to watch, as far as is known."""
+        return not self._api_awaited
+
     def feed_started(self) -> None:
         self._feed_down_since = None
 
@@ -95,6 +109,8 @@ class Heartbeat:
 
     def not_ready(self) -> tuple[str, ...]:
         """In words why this replica does not serve its purpose yet; empty: ready."""
+        if self._api_awaited:
+            return ("the API inferencepools.kvik.dev is not served yet",)
         return () if self._feed_down_since is None else ("nothing is watched yet",)
 
     def problems(self) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from kvik_operator.names import PoolKey
 log = logging.getLogger(__name__)
 
 Versions = Mapping[ObjectId, str]
+Scope = tuple[str, str | None]
+"""Kind, and namespace or (None) all of them."""
 Lister = Callable[[WatchedKind, str | None], Awaitable[Versions]]
 
 
@@ -26,45 +28,79 @@ def vanished(before: Versions, listed: Versions, after: Versions) -> list[Object
     return [known for known, version in before.items() if known not in listed and after.get(known) == version]
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The version that was listed first, since when the store has been behind it, and which LIST told."""
+
+    version: str
+    since: float
+    scope: Scope
+
+
 @dataclass(slots=True)
 class DeafWatch:
     """Objects that the API server has in a newer version than the store. `patience` is in seconds.
 
-    A watch is called deaf only by a second LIST, which shows that the object is still there and still newer. Until the
-    store has caught up for the first time, `first_patience` holds: a large cluster takes its time to be read.
+    A watch is called deaf only by a second LIST, which shows that the object is still there and still newer. What one
+    LIST covers is a scope: a kind in one namespace, or in all. Until the store has caught up with everything for the
+    first time since all scopes were tried, `first_patience` holds: a large cluster takes its time to be read. So it
+    does for a scope that could not be listed then.
     """
 
     patience: float = 30.0
     first_patience: float = 300.0
-    _behind: dict[ObjectId, tuple[str, float]] = field(default_factory=dict)
-    """The version that was listed, and since when the store has been behind it."""
+    _behind: dict[ObjectId, _Behind] = field(default_factory=dict)
     _deaf_since: float | None = None
-    _synced: bool = False
+    _listed: set[Scope] = field(default_factory=set)
+    _passed: set[Scope] = field(default_factory=set)
+    """Listed in some whole pass."""
+    _synced: set[Scope] = field(default_factory=set)
 
     def listed(self, kind: str, namespace: str | None, listed: Versions, stored: Versions, now: float) -> None:
         """A LIST of one kind in one or (None) all namespaces; `stored` is what the store had there after it."""
+        self._listed.add((kind, namespace))
         for known in list(self._behind):
             if known.kind == kind and namespace in (None, known.namespace) and known not in listed:
                 del self._behind[known]
         for known, version in listed.items():
             if is_newer_version(version, stored.get(known, "0")):
-                self._behind.setdefault(known, (version, now))
+                self._behind.setdefault(known, _Behind(version, now, (kind, namespace)))
         self.caught_up(kind, stored)
         if self._deaf_since is None and self.overdue(now, kind):
             self._deaf_since = now
 
+    def passed(self) -> None:
+        """Everything was tried, and what can be listed has been."""
+        self._passed |= self._listed
+        self._note_sync()
+
     def caught_up(self, kind: str, stored: Versions) -> None:
         """Forget what a watch has brought meanwhile."""
-        for known, (version, _) in list(self._behind.items()):
-            if known.kind == kind and known in stored and not is_newer_version(version, stored[known]):
+        for known, behind in list(self._behind.items()):
+            if known.kind == kind and known in stored and not is_newer_version(behind.version, stored[known]):
                 del self._behind[known]
+        self._note_sync()
+
+    def start_over(self) -> None:
+        """No watch runs, and none should: as before the first LIST."""
+        self._behind.clear()
+        self._deaf_since = None
+        for scopes in (self._listed, self._passed, self._synced):
+            scopes.clear()
+
+    def _note_sync(self) -> None:
         if not self._behind:
-            self._deaf_since, self._synced = None, True
+            self._deaf_since = None
+            self._synced |= self._passed
 
     def overdue(self, now: float, kind: str | None = None) -> bool:
         """Whether some object has been newer for the whole patience, so that a second LIST is due."""
-        patience = self.patience if self._synced else max(self.patience, self.first_patience)
-        return any(now - since >= patience for known, (_, since) in self._behind.items() if kind in (None, known.kind))
+        first = max(self.patience, self.first_patience)
+        return any(
+            now - behind.since >= (self.patience if behind.scope in self._synced else first)
+            for known, behind in self._behind.items()
+            if kind in (None, known.kind)
+        )
 
     @property
     def deaf_since(self) -> float | None:
@@ -76,7 +112,7 @@ class DeafWatch:
 
 
 class Relister:
-    """`period` is in seconds; `namespaces` empty means all."""
+    """`period` is in seconds; `namespaces` empty means all. No watch is called deaf while none is expected to run."""
 
     def __init__(
         self,
@@ -87,6 +123,7 @@ class Relister:
         enqueue: Callable[[Iterable[PoolKey]], None],
         period: float,
         patience: float,
+        watches_expected: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -94,6 +131,7 @@ class Relister:
         self._namespaces: Sequence[str | None] = list(namespaces) or [None]
         self._enqueue = enqueue
         self._period = period
+        self._watches_expected = watches_expected
         self._clock = clock
         self._deaf = DeafWatch(patience)
         self.last_success: float | None = None
@@ -123,6 +161,7 @@ class Relister:
                         return  # nobody answers: the others would only wait for that too
                 else:
                     self.last_success = self._clock()
+        self._deaf.passed()
 
     async def _pause(self) -> None:
         """Until the next LIST is due, or a second one must show whether a watch is deaf."""
@@ -140,6 +179,9 @@ class Relister:
         for identity in vanished(before, listed, after):
             log.info("vanished without an event", extra={"kind": identity.kind, "object": identity.name})
             self._enqueue(self._store.forget(identity))
+        if not self._watches_expected():
+            self._deaf.start_over()
+            return
         self._deaf.listed(watched.kind, namespace, listed, self._stored(watched.kind, namespace), self._clock())
         if self._deaf.deaf_since is not None:
             log.error("a watch is deaf", extra={"objects": str(list(self._deaf.suspects())[:3])})

@@ -16,6 +16,7 @@ def test_images_are_required_and_everything_else_has_a_default() -> None:
     assert (got.reconcile.images.gpu, got.reconcile.images.cpu) == ("kvik/engine:1", "kvik/engine:1-cpu")
     assert (got.namespaces, got.probe_port, got.lease_namespace) == ((), 8080, "kvik-system")
     assert (got.relist_period, got.deaf_after, got.watch_inactivity) == (60.0, 30.0, 70.0)
+    assert got.feed_down_after == 120.0
     with pytest.raises(ConfigError, match="--engine-image-gpu is required"):
         parse([], {})
 
@@ -51,6 +52,7 @@ def test_the_network_policy_is_handed_through_from_the_chart() -> None:
         (["--relist-period=nan"], {}, "--relist-period must be above 0, and finite"),
         (["--request-timeout=inf"], {}, "--request-timeout must be above 0, and finite"),
         ([], {"KVIK_OPERATOR_DEAF_AFTER": "-inf"}, "--deaf-after must be above 0, and finite"),
+        (["--feed-down-after=0"], {}, "--feed-down-after must be above 0, and finite"),
         ([], {"KVIK_OPERATOR_WORKERS": "many"}, "KVIK_OPERATOR_WORKERS: 'many' is not a number"),
         ([], {"KVIK_OPERATOR_IMAGE_PULL_POLICY": "Sometimes"}, "none of Always, IfNotPresent, Never"),
     ],

@@ -39,7 +39,7 @@ def test_a_deaf_watch_fails_the_probe() -> None:
 
 
 def test_watches_that_do_not_run_fail_the_probe_only_while_the_server_answers() -> None:
-    """An absent API server, a missing CRD or a 403 is not cured by a restart."""
+    """An absent API server is not cured by a restart."""
     now = 2000.0
     down = vitals(beats={}, feed_down_since=now - 121, listed_at=now - 10)
     assert len(problems(down, LIMITS, now)) == 1
@@ -73,4 +73,57 @@ def test_readiness_means_that_something_is_watched() -> None:
     heartbeat.feed_started()
     assert heartbeat.not_ready() == ()
     heartbeat.feed_stopped()
+    assert heartbeat.not_ready() != ()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def heartbeat_of(clock: Clock) -> Heartbeat:
+    """Of an operator whose API server answers every LIST."""
+    return Heartbeat(
+        limits=LIMITS, stuck_for=lambda: 0.0, deaf_since=lambda: None, listed_at=lambda: clock.now, clock=clock
+    )
+
+
+def test_an_operator_that_waits_for_its_api_is_alive_and_not_ready() -> None:
+    """Whoever installs the operator before the CRD finds it waiting, not in a crash loop."""
+    clock = Clock()
+    heartbeat = heartbeat_of(clock)
+    clock.now = 2.0
+    heartbeat.api_awaited()
+    clock.now = 3600.0
+    assert heartbeat.problems() == ()
+    assert not heartbeat.watches_expected()
+    assert heartbeat.not_ready() == ("the API inferencepools.kvik.dev is not served yet",)
+
+
+def test_watches_that_do_not_start_once_the_api_is_served_fail_the_probe() -> None:
+    clock = Clock()
+    heartbeat = heartbeat_of(clock)
+    heartbeat.api_awaited()
+    clock.now = 3600.0
+    heartbeat.api_served()
+    assert heartbeat.watches_expected()
+    assert heartbeat.not_ready() == ("nothing is watched yet",)
+    clock.now += LIMITS.feed_down
+    assert heartbeat.problems() == ()
+    clock.now += 1.0
+    assert len(heartbeat.problems()) == 1
+
+
+def test_an_api_that_is_taken_away_is_awaited_again() -> None:
+    clock = Clock()
+    heartbeat = heartbeat_of(clock)
+    heartbeat.api_served()
+    heartbeat.feed_started()
+    assert heartbeat.not_ready() == ()
+    heartbeat.feed_stopped()
+    heartbeat.api_awaited()
+    clock.now = 3600.0
+    assert heartbeat.problems() == ()
     assert heartbeat.not_ready() != ()

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from kvik_operator.errors import ClusterError, Refused, Unavailable
+from kvik_operator.errors import ClusterError, NotFound, Refused, Unavailable
 from kvik_operator.kube.kinds import WATCHED, WatchedKind
 from kvik_operator.kube.store import ObjectId, Store
-from kvik_operator.names import PoolKey
+from kvik_operator.names import KIND, PoolKey
 from kvik_operator.watch.relist import DeafWatch, Relister, Versions, vanished
 
 ONE = ObjectId("Pod", "demo", "one", "u1")
@@ -31,6 +31,10 @@ class Rig:
 
     def __init__(self, refuse: Callable[[str, str | None], ClusterError | None]) -> None:
         self.refuse = refuse
+        self.expected = True
+        self.now = 7.0
+        self.newer: dict[tuple[str, str | None], Versions] = {}
+        """What is listed of a kind in a namespace; nothing of all others."""
         self.asked: list[str | None] = []
         self.enqueued: set[PoolKey] = set()
         store = Store()
@@ -46,7 +50,8 @@ class Rig:
             enqueue=self.enqueued.update,
             period=3600.0,
             patience=30.0,
-            clock=lambda: 7.0,
+            watches_expected=lambda: self.expected,
+            clock=lambda: self.now,
         )
 
     async def lister(self, watched: WatchedKind, namespace: str | None) -> Versions:
@@ -54,9 +59,10 @@ class Rig:
         error = self.refuse(watched.kind, namespace)
         if error is not None:
             raise error
-        return {}
+        return self.newer.get((watched.kind, namespace), {})
 
-    async def run_once(self) -> None:
+    async def run_once(self, now: float = 7.0) -> None:
+        self.now = now
         task = asyncio.create_task(self.relister.run(self.lister))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -87,10 +93,52 @@ async def test_a_server_that_does_not_answer_is_asked_once_a_period() -> None:
     assert (len(rig.asked), rig.relister.last_success) == (1, None)
 
 
+SHARED = ObjectId("Pod", "b", "one", "u4")
+
+
+async def test_an_empty_namespace_that_is_listed_first_takes_no_time_from_a_large_one() -> None:
+    rig = Rig(lambda *_: None)
+    rig.newer["Pod", "b"] = {SHARED: "9"}
+    for now in (0.0, 290.0):
+        await rig.run_once(now)
+        assert rig.relister.deaf_since is None
+    await rig.run_once(300.0)
+    assert rig.relister.deaf_since == 300.0
+
+
+async def test_a_namespace_that_may_be_listed_only_later_gets_the_same_time_then() -> None:
+    denied = Refused("list", 403, "Forbidden", "no")
+    rig = Rig(lambda _, namespace: denied if namespace == "b" and rig.now < 60.0 else None)
+    rig.newer["Pod", "b"] = {SHARED: "9"}
+    for now in (0.0, 60.0, 350.0):
+        await rig.run_once(now)
+        assert rig.relister.deaf_since is None
+    await rig.run_once(360.0)
+    assert rig.relister.deaf_since == 360.0
+
+
+async def test_no_watch_is_deaf_while_the_api_is_not_installed() -> None:
+    """Pods of an earlier installation may still be there, and nothing is watched that could bring them."""
+    rig = Rig(lambda kind, _: NotFound("list", 404, "NotFound", "404 page not found") if kind == KIND else None)
+    rig.newer["Pod", "b"] = {SHARED: "9"}
+    rig.expected = False
+    for now in (0.0, 600.0, 1200.0):
+        await rig.run_once(now)
+        assert rig.relister.deaf_since is None
+    rig.expected = True
+    for now in (1210.0, 1500.0):
+        await rig.run_once(now)
+        assert rig.relister.deaf_since is None, "the watches have just begun"
+    await rig.run_once(1510.0)
+    assert rig.relister.deaf_since == 1510.0
+
+
 def synced(patience: float = 30.0) -> DeafWatch:
     """Of a store that has caught up once."""
     deaf = DeafWatch(patience)
-    deaf.caught_up("Pod", {})
+    for namespace in (None, "demo", "else"):
+        deaf.listed("Pod", namespace, {}, {}, now=0.0)
+    deaf.passed()
     return deaf
 
 
@@ -99,6 +147,7 @@ def test_a_large_cluster_may_take_minutes_to_be_read_for_the_first_time() -> Non
     deaf.listed("Pod", None, {ONE: "9", TWO: "9"}, {ONE: "9"}, now=0.0)
     deaf.listed("Pod", None, {ONE: "9", TWO: "9"}, {ONE: "9"}, now=290.0)
     assert deaf.deaf_since is None
+    deaf.passed()
     deaf.caught_up("Pod", {ONE: "9", TWO: "9"})
     deaf.listed("Pod", None, {ONE: "10"}, {ONE: "9"}, now=300.0)
     deaf.listed("Pod", None, {ONE: "10"}, {ONE: "9"}, now=330.0)
