@@ -19,6 +19,8 @@ class Contest:
     _observed: int | None = None
     _own: deque[tuple[float, int]] = field(default_factory=deque)
     _foreign: deque[float] = field(default_factory=deque)
+    """Those of the last WITHIN_SECONDS; empty: so long there has been none."""
+    _contested: bool = False
 
     def observe(self, replicas: int, now: float) -> None:
         """What the pool asks for now, as the watch says."""
@@ -29,6 +31,8 @@ class Contest:
         changed = self._observed is not None and replicas != self._observed
         if changed and replicas not in {value for _, value in self._own}:
             self._foreign.append(now)
+        # Once it is contested it stays so until the last change is that old, and not only until the first one is.
+        self._contested = len(self._foreign) >= FOREIGN_CHANGES or (self._contested and bool(self._foreign))
         self._observed = replicas
 
     def wrote(self, replicas: int, now: float) -> None:
@@ -39,4 +43,4 @@ class Contest:
         return bool(self._own) and self._own[-1][1] == replicas and now - self._own[-1][0] < patience
 
     def contested(self) -> bool:
-        return len(self._foreign) >= FOREIGN_CHANGES
+        return self._contested

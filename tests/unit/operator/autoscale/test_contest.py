@@ -38,12 +38,31 @@ def test_a_person_who_scales_once_in_a_while_does_not_contest() -> None:
 
 
 def test_it_is_over_ten_minutes_after_the_last_foreign_change() -> None:
+    """Also where the three changes themselves were spread over ten minutes."""
+    for times in ((0.0, 1.0, 2.0), (0.0, 300.0, 599.0)):
+        contest = Contest()
+        contest.observe(9, 0.0)
+        for replicas, at in enumerate(times):
+            contest.observe(replicas, at)
+        for later in (1.0, WITHIN_SECONDS / 2, WITHIN_SECONDS):
+            contest.observe(2, times[-1] + later)
+            assert contest.contested(), later
+        contest.observe(2, times[-1] + WITHIN_SECONDS + 1)
+        assert not contest.contested()
+
+
+def test_each_further_foreign_change_makes_it_last_ten_minutes_more() -> None:
     contest = Contest()
     for n in range(FOREIGN_CHANGES + 1):
         contest.observe(n, float(n))
     assert contest.contested()
-    contest.observe(FOREIGN_CHANGES, WITHIN_SECONDS + FOREIGN_CHANGES + 1)
+    contest.observe(9, WITHIN_SECONDS)
+    contest.observe(9, 2 * WITHIN_SECONDS)
+    assert contest.contested()
+    contest.observe(9, 2 * WITHIN_SECONDS + 1)
     assert not contest.contested()
+    contest.observe(8, 2 * WITHIN_SECONDS + 2)
+    assert not contest.contested(), "one change is none too many"
 
 
 def test_a_value_that_the_watch_has_not_brought_yet_is_awaited_for_a_while() -> None:
