@@ -14,7 +14,8 @@ SHRINK_FRACTION = 0.1
 class DownWindow:
     """The replicas that were needed at each decision. A gap longer than MAX_GAP_SECONDS starts the window anew.
 
-    So a fresh operator, and one that heard nothing for a while, scales nothing down before it has seen a whole window.
+    So a fresh operator, one that heard nothing for a while, and one whose window was made longer scale nothing down
+    before they have seen a whole window.
     """
 
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
@@ -22,16 +23,18 @@ class DownWindow:
 
     def add(self, now: float, needed: int, length: float) -> None:
         """`length`: seconds of the window, beyond which samples are forgotten."""
-        if not self._samples or now - self._samples[-1][0] > MAX_GAP_SECONDS:
+        if self._covered_since is None or not self._samples or now - self._samples[-1][0] > MAX_GAP_SECONDS:
             self._samples.clear()
             self._covered_since = now
         self._samples.append((now, needed))
-        while len(self._samples) > 1 and self._samples[0][0] < now - length:
+        while self._samples[0][0] < now - length:
             self._samples.popleft()
+        # What was forgotten is not covered any more, should the window be made longer.
+        self._covered_since = max(self._covered_since, now - length)
 
     def highest(self, now: float, length: float) -> int | None:
         """The most that was needed at any time of the window; None: no whole window was seen yet."""
-        if self._covered_since is None or now - self._covered_since < length:
+        if self._covered_since is None or self._covered_since > now - length:
             return None
         return max((needed for at, needed in self._samples if at >= now - length), default=None)
 

@@ -40,11 +40,16 @@ def test_a_gap_in_the_data_starts_the_window_anew() -> None:
 
 
 def test_a_longer_window_waits_for_what_it_has_not_seen() -> None:
+    """However long the pool has run: samples beyond the shorter window are forgotten."""
     window = DownWindow()
-    for now in range(0, 41, 5):
-        window.add(float(now), 1, 30.0)
-    assert window.highest(40.0, 30.0) == 1
-    assert window.highest(40.0, 300.0) is None
+    for now in range(0, 3601, 5):
+        window.add(float(now), 8 if now < 3500 else 1, 20.0)
+    assert window.highest(3600.0, 20.0) == 1
+    assert window.highest(3600.0, 600.0) is None
+    for now in range(3605, 4181, 5):
+        window.add(float(now), 1, 600.0)
+        assert (window.highest(float(now), 600.0) is None) == (now < 4180), now
+    assert window.highest(4180.0, 600.0) == 1
 
 
 def test_replicas_at_most_double_in_fifteen_seconds() -> None:
@@ -80,6 +85,6 @@ def test_the_window_answers_with_the_maximum_of_what_it_covers(steps: list[tuple
         now += pause
         window.add(now, needed, length)
         seen.append((now, needed))
-    covered = now - seen[0][0] >= length
+    covered = seen[0][0] <= now - length
     want = max(needed for at, needed in seen if at >= now - length) if covered else None
     assert window.highest(now, length) == want
