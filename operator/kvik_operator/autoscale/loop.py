@@ -18,10 +18,11 @@ from kvik_operator.autoscale.load import pool_load
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
+from kvik_operator.crd.conditions import find
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool, is_paused
 from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused
-from kvik_operator.names import PORT_METRICS, PoolKey, Reason
+from kvik_operator.names import PORT_METRICS, ConditionType, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
 from kvik_operator.telemetry.logging import log_context
 
@@ -161,6 +162,8 @@ class ScaleLoop:
         if scaling is None:
             self._pools.pop(key, None)
             return None
+        if _is_refused(pool):
+            return None  # reconcile says which field; until it is mended, no replicas reach the Deployment
         known = self._known(key, pool)
         if pool.spec.replicas == 0:
             known.memory = PoolMemory()
@@ -245,6 +248,12 @@ class ScaleLoop:
         self, known: _Pool, reason: Reason, message: str, *, active: bool, desired: int | None = None
     ) -> ScalingReport:
         return ScalingReport(active, reason, message, desired, self._utcnow().replace(microsecond=0), known.history)
+
+
+def _is_refused(pool: InferencePool) -> bool:
+    """Reconcile could not carry out the spec when it last looked: some rules need the operator's own settings."""
+    degraded = find(pool.status.get("conditions") or (), ConditionType.DEGRADED) or {}
+    return bool(degraded.get("reason") == Reason.INVALID_SPEC)
 
 
 _CONTESTED: Final = (

@@ -35,6 +35,9 @@ _ON_THE_WAY: Final = {
     Phase.FETCHING: (Reason.MODEL_FETCHING, "fetching the model"),
     Phase.LOADING: (Reason.MODEL_LOADING, "the engine loads the model"),
 }
+FIXED_REPLICAS: Final = Condition(
+    ConditionType.SCALING_ACTIVE, "False", Reason.FIXED_REPLICAS, "spec.scaling is absent: replicas are fixed"
+)
 
 
 def pool_conditions(findings: Findings) -> list[Condition]:
@@ -92,7 +95,7 @@ def _model_loaded(findings: Findings, problem: Problem | None) -> Condition:
 def _scaling_active(findings: Findings) -> Condition:
     type_ = ConditionType.SCALING_ACTIVE
     if findings.observed.effective.scaling is None:
-        return Condition(type_, "False", Reason.FIXED_REPLICAS, "spec.scaling is absent: replicas are fixed")
+        return FIXED_REPLICAS
     if findings.stopped:
         return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0: set it to 1 or more to scale again")
     if findings.observed.pool.paused:

@@ -5,18 +5,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import Condition, find, timestamp, to_api
+from kvik_operator.crd.inferencepool import InferencePool
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
 from kvik_operator.objects.engine_flags import too_old_for
 from kvik_operator.objects.engine_image import version_of
 from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import endpoint
+from kvik_operator.reconcile.desired import wanted_replicas
 from kvik_operator.reconcile.effective_status import effective_status, prune
 from kvik_operator.reconcile.engine_choice import newer_engine
 from kvik_operator.reconcile.findings import EngineTooOld, Findings
-from kvik_operator.reconcile.pod_state import Patience, PodState, is_ready, live_pods, pod_state
-from kvik_operator.reconcile.pool_conditions import pool_conditions
+from kvik_operator.reconcile.pod_state import Patience, is_ready, live_pods, pod_state
+from kvik_operator.reconcile.pool_conditions import FIXED_REPLICAS, pool_conditions
 from kvik_operator.reconcile.rollout import template_hash
 from kvik_operator.reconcile.startup_times import slowest_start
 from kvik_operator.reconcile.types import (
@@ -80,7 +83,7 @@ def status_update(
     status = prune(
         {
             "observedGeneration": observed.pool.generation,
-            **_counts(observed.key, wanted, states),
+            **_counts(observed.key, wanted, len(states), sum(state.ready for state in states)),
             "conditions": conditions,
             "revision": _revision(in_use, conditions, previous),
             "engine": _engine(in_use, infos, previous),
@@ -95,27 +98,53 @@ def status_update(
 
 
 def invalid_spec(key: PoolKey, raw: Object, pods: Sequence[Object], error: PoolError, now: datetime) -> StatusUpdate:
-    """The spec cannot be read: say which field, leave everything that runs alone. Ready pods still answer."""
+    """The spec cannot be read: say which field, leave everything that runs alone. Ready pods still answer, and what
+    there is of pods is told as ever. Of the roll nothing new is known."""
     previous, metadata = raw.get("status") or {}, raw["metadata"]
     generation = metadata.get("generation", 1)
-    conditions = [Condition(ConditionType.DEGRADED, "True", Reason.INVALID_SPEC, str(error))]
-    ready = sum(map(is_ready, live_pods(pods)))
-    if ready:
-        message = f"{ready} pods of an earlier specification ready"
-        conditions.append(Condition(ConditionType.READY, "True", Reason.PODS_READY, message))
-    else:
-        conditions.append(Condition(ConditionType.READY, "False", Reason.INVALID_SPEC, str(error)))
-    written = to_api(conditions, previous.get("conditions") or (), generation, now)
+    live = live_pods(pods)
+    ready = sum(map(is_ready, live))
+    written = to_api(_invalid(raw, ready, str(error)), previous.get("conditions") or (), generation, now)
     kept = [item for item in previous.get("conditions") or () if find(written, item["type"]) is None]
-    status = {**previous, "observedGeneration": generation, "conditions": [*written, *kept]}
+    status = {
+        **previous,
+        "observedGeneration": generation,
+        **_counts(key, _asked_for(raw, len(live)), len(live), ready),
+        "conditions": [*written, *kept],
+    }
     return _update(key, metadata["uid"], previous, status)
 
 
-def _counts(key: PoolKey, wanted: int, states: Sequence[PodState]) -> Json:
-    ready = sum(state.ready for state in states)
+def _invalid(raw: Object, ready: int, error: str) -> list[Condition]:
+    degraded = Condition(ConditionType.DEGRADED, "True", Reason.INVALID_SPEC, error)
+    if ready:
+        some = counted(ready, "pod")
+        serving = Condition(ConditionType.READY, "True", Reason.PODS_READY, f"{some} of an earlier specification ready")
+        loaded = Condition(
+            ConditionType.MODEL_LOADED, "True", Reason.MODEL_LOADED, f"loaded in {some} of an earlier specification"
+        )
+    else:
+        serving = Condition(ConditionType.READY, "False", Reason.INVALID_SPEC, error)
+        loaded = Condition(ConditionType.MODEL_LOADED, "False", Reason.INVALID_SPEC, error)
+    if (raw.get("spec") or {}).get("scaling") is None:
+        return [serving, loaded, FIXED_REPLICAS, degraded]
+    scaling = Condition(ConditionType.SCALING_ACTIVE, "False", Reason.INVALID_SPEC, error)
+    return [serving, loaded, scaling, degraded]
+
+
+def _asked_for(raw: Object, there_are: int) -> int:
+    """Replicas, as far as the spec can be read."""
+    try:
+        return wanted_replicas(InferencePool.from_object(raw).spec)
+    except PoolError:
+        replicas = (raw.get("spec") or {}).get("replicas")
+        return replicas if isinstance(replicas, int) else there_are
+
+
+def _counts(key: PoolKey, wanted: int, replicas: int, ready: int) -> Json:
     return {
         "ready": f"{ready}/{wanted}",
-        "replicas": len(states),
+        "replicas": replicas,
         "readyReplicas": ready,
         "selector": f"{LABEL_POOL}={key.name}",
         "endpoint": endpoint(key),

@@ -329,6 +329,18 @@ async def test_an_unreadable_pool_is_left_to_reconcile() -> None:
     assert world.board.scaling(KEY) is None
 
 
+async def test_a_pool_that_reconcile_refuses_is_not_scaled_until_it_is_mended() -> None:
+    """Its replicas would not reach the Deployment, and the load would never fall: up to maxReplicas, for nothing."""
+    world = World(replicas=2, maxReplicas=8)
+    world.load(waiting=10)
+    world.object["status"] = {"conditions": [{"type": "Degraded", "status": "True", "reason": "InvalidSpec"}]}
+    await world.rounds(10)
+    assert (world.written, world.board.scaling(KEY), world.gauges) == ([], None, {})
+    world.object["status"] = {"conditions": [{"type": "Degraded", "status": "False", "reason": "AsExpected"}]}
+    await world.rounds(2)
+    assert world.written == [4]
+
+
 async def test_a_bug_with_one_pool_is_not_the_end_of_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     world = World(maxReplicas=4)
     world.load(waiting=10)

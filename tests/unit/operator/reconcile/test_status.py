@@ -110,16 +110,57 @@ def test_the_observed_generation_is_the_pools_own() -> None:
 
 def test_a_spec_that_cannot_be_read_is_told_and_touches_nothing_else() -> None:
     kept = {"type": "RolloutComplete", "status": "True", "reason": "RolloutComplete"}
-    raw = make_pool(status={"endpoint": "x", "conditions": [kept]})
+    raw = make_pool(status={"conditions": [kept]})
     update = invalid_spec(KEY, raw, [], PoolError("spec.slo.ttft", "is not a duration"), NOW)
     status = merged(raw["status"], update.patch)
-    assert status["endpoint"] == "x"
+    assert status["endpoint"] == "http://chat.demo.svc:8000/v1"
     by_type = {item["type"]: item for item in status["conditions"]}
-    assert set(by_type) == {"Ready", "Degraded", "RolloutComplete"}
+    assert {item["reason"] for item in by_type.values() if item["type"] in ("Ready", "Degraded", "ModelLoaded")} == {
+        "InvalidSpec"
+    }
+    assert by_type[ConditionType.ROLLOUT_COMPLETE] == kept
     assert by_type[ConditionType.READY]["reason"] == "InvalidSpec"
     assert by_type[ConditionType.READY]["message"] == "spec.slo.ttft: is not a duration"
     assert by_type[ConditionType.DEGRADED]["status"] == "True"
     assert [event.reason for event in update.events] == ["InvalidSpec"]
+
+
+NO_DURATION = PoolError("spec.slo.ttft", "is not a duration")
+
+
+def counts(status: dict[str, Any]) -> tuple[str, int, int, str]:
+    return status["ready"], status["replicas"], status["readyReplicas"], status["selector"]
+
+
+def test_pods_are_counted_under_a_spec_that_cannot_be_read() -> None:
+    """A new pool has a selector, `kubectl scale` and HPAs need it; a pool whose pods all went does not stay Ready."""
+    raw = make_pool(replicas=2, slo={"ttft": "soon"})
+    pods = [make_pod("a", ready=True), make_pod("b"), terminating(make_pod("c", ready=True))]
+    status = merged({}, invalid_spec(KEY, raw, pods, NO_DURATION, NOW).patch)
+    assert counts(status) == ("1/2", 2, 1, "kvik.dev/pool=chat")
+    told = {item["type"]: item["message"] for item in status["conditions"]}
+    assert told["Ready"] == "1 pod of an earlier specification ready"
+    assert told["ModelLoaded"] == "loaded in 1 pod of an earlier specification"
+
+    update = invalid_spec(KEY, {**raw, "status": status}, [], NO_DURATION, NOW)
+    assert update.significant
+    status = merged(status, update.patch)
+    assert counts(status) == ("0/2", 0, 0, "kvik.dev/pool=chat")
+    assert {item["type"]: item["status"] for item in status["conditions"]} == {
+        "Ready": "False",
+        "ModelLoaded": "False",
+        "ScalingActive": "False",
+        "Degraded": "True",
+    }
+    assert not invalid_spec(KEY, {**raw, "status": status}, [], NO_DURATION, NOW).patch
+
+
+@pytest.mark.parametrize(("scaling", "reason"), [(None, "FixedReplicas"), (SCALING, "InvalidSpec")])
+def test_a_pool_whose_spec_cannot_be_carried_out_is_not_scaled(scaling: Any, reason: str) -> None:
+    raw = make_pool(engine={"version": "0.2.0"}, **({"scaling": scaling} if scaling else {}))
+    status = merged({}, invalid_spec(KEY, raw, [], PoolError("spec.engine.version", "no"), NOW).patch)
+    (active,) = (item for item in status["conditions"] if item["type"] == "ScalingActive")
+    assert (active["status"], active["reason"]) == ("False", reason)
 
 
 @pytest.mark.parametrize(
