@@ -1,4 +1,4 @@
-"""The private folder of one start: sockets, heartbeat, configuration. Standard library only.
+"""The private folder of one start: sockets, heartbeat, configuration, spelling. Standard library only.
 
 `BASE/kvik-PID-RANDOM` with a lock that the launch process holds while it lives, so that a later start can sweep what a
 killed one left, also in another PID namespace. BASE may hold anything else: what does not look like ours is left alone.

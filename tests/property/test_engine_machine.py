@@ -44,4 +44,4 @@ def test_requests_finish_with_their_own_tokens_over_many_more_runs(machine: type
 @pytest.mark.timeout(1200)
 @_WITH_DISK
 def test_no_token_changes_over_many_more_faults_of_a_disk(machine: type[DiskEngineMachine]) -> None:
-    run_state_machine_as_test(machine, settings=_MANY)
+    run_state_machine_as_test(machine, settings=settings(_MANY, max_examples=1000))
