@@ -31,6 +31,8 @@ class FakeCluster:
         self.events: list[PlannedEvent] = []
         self.fresh_pool: dict[str, Any] | str | None = "as stored"
         self.report: ScalingReport | None = None
+        """Of the pool that is stored at first."""
+        self._first_uid = None if pool is None else pool["metadata"]["uid"]
         self.infos: dict[str, EngineInfo] = {}
         self.in_flight: dict[str, int] = {}
         self.webhook: Callable[[dict[str, Any]], None] = lambda child: None
@@ -49,8 +51,8 @@ class FakeCluster:
         if self.stored_pool is not None and self.stored_pool["metadata"]["uid"] == uid:
             self.stored_pool = None
 
-    def scaling(self, key: PoolKey) -> ScalingReport | None:
-        return self.report
+    def scaling(self, key: PoolKey, pool_uid: str) -> ScalingReport | None:
+        return self.report if pool_uid == self._first_uid else None
 
     def info(self, pod_uid: str) -> EngineInfo | None:
         return self.infos.get(pod_uid)

@@ -27,11 +27,13 @@ class Board:
         self._readings: dict[str, tuple[LoadReading, ...]] = {}
         self._once_warm: set[str] = set()
         self._infos: dict[str, tuple[str, EngineInfo]] = {}
-        self._reports: dict[PoolKey, ScalingReport] = {}
+        self._reports: dict[PoolKey, tuple[str, ScalingReport]] = {}
+        """With the pool's uid: one of the same name that comes after it inherits nothing."""
 
-    def scaling(self, key: PoolKey) -> ScalingReport | None:
+    def scaling(self, key: PoolKey, pool_uid: str) -> ScalingReport | None:
         with self._lock:
-            return self._reports.get(key)
+            uid, report = self._reports.get(key, (None, None))
+            return report if uid == pool_uid else None
 
     def info(self, pod_uid: str) -> EngineInfo | None:
         with self._lock:
@@ -77,14 +79,14 @@ class Board:
         with self._lock:
             self._infos[pod_uid] = (start, info)
 
-    def report(self, key: PoolKey, report: ScalingReport | None) -> bool:
+    def report(self, key: PoolKey, pool_uid: str, report: ScalingReport | None) -> bool:
         """Put up what is thought of a pool; returns whether it says something new."""
+        before = self.scaling(key, pool_uid)
         with self._lock:
-            before = self._reports.get(key)
             if report is None:
                 self._reports.pop(key, None)
             else:
-                self._reports[key] = report
+                self._reports[key] = (pool_uid, report)
         return _gist(before) != _gist(report)
 
     def keep(self, pod_uids: Collection[str], keys: Collection[PoolKey]) -> None:

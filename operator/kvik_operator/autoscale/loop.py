@@ -149,7 +149,7 @@ class ScaleLoop:
         if obj is None or "deletionTimestamp" in obj["metadata"]:
             return
         report = await self._report(key, obj, pods)
-        if self._board.report(key, report):
+        if self._board.report(key, str(obj["metadata"]["uid"]), report):
             self._enqueue([key])
 
     async def _report(self, key: PoolKey, obj: Object, pods: Sequence[Object]) -> ScalingReport | None:

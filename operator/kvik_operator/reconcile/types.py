@@ -96,8 +96,8 @@ class ScalingReport:
 class Board(Protocol):
     """The last readings and decisions."""
 
-    def scaling(self, key: PoolKey) -> ScalingReport | None:
-        """None: nothing known yet (a fresh operator, or a pool without `scaling`)."""
+    def scaling(self, key: PoolKey, pool_uid: str) -> ScalingReport | None:
+        """None: nothing known yet (a fresh operator, a pool without `scaling`, or only of another one of this name)."""
 
     def info(self, pod_uid: str) -> EngineInfo | None:
         """None: not read yet, or that pod is gone."""

@@ -77,21 +77,30 @@ def test_info_is_asked_for_once_per_start_of_the_core() -> None:
 def test_only_what_status_shows_at_once_is_news() -> None:
     b = board()
     report = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 % of full", 3, NOW)
-    assert b.report(KEY, report)
-    assert not b.report(KEY, replace(report, message="61 % of full", last_decision=NOW.replace(minute=1)))
-    assert b.report(KEY, replace(report, desired=4))
-    assert b.report(KEY, None)
-    assert not b.report(KEY, None)
-    assert b.scaling(KEY) is None
+    assert b.report(KEY, "pool", report)
+    assert not b.report(KEY, "pool", replace(report, message="61 % of full", last_decision=NOW.replace(minute=1)))
+    assert b.report(KEY, "pool", replace(report, desired=4))
+    assert b.report(KEY, "pool", None)
+    assert not b.report(KEY, "pool", None)
+    assert b.scaling(KEY, "pool") is None
+
+
+def test_what_was_said_of_a_pool_is_not_said_of_another_one_of_its_name() -> None:
+    b = board()
+    report = ScalingReport(True, Reason.SCALING_ON_LOAD, "60 % of full", 3, NOW)
+    b.report(KEY, "pool", report)
+    assert b.scaling(KEY, "pool") == report
+    assert b.scaling(KEY, "its successor") is None
+    assert b.report(KEY, "its successor", report), "it is news of that one"
 
 
 def test_nothing_is_remembered_of_pods_and_pools_that_are_gone() -> None:
     b = board()
     b.record({"u": READING, "v": READING})
     b.record_info("u", "s", EngineInfo("0.1.0", "m"))
-    b.report(KEY, ScalingReport(True, Reason.SCALING_ON_LOAD, "", 1, NOW))
+    b.report(KEY, "pool", ScalingReport(True, Reason.SCALING_ON_LOAD, "", 1, NOW))
     b.keep({"v"}, set())
     assert b.latest("u") is None
     assert b.info("u") is None
-    assert b.scaling(KEY) is None
+    assert b.scaling(KEY, "pool") is None
     assert b.latest("v") is not None

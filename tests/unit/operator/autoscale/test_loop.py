@@ -114,7 +114,7 @@ class World:
 
     @property
     def report(self) -> ScalingReport:
-        report = self.board.scaling(KEY)
+        report = self.board.scaling(KEY, self.object["metadata"]["uid"])
         assert report is not None
         return report
 
@@ -249,7 +249,7 @@ async def test_a_paused_pool_is_scaled_by_nobody_until_the_pause_ends() -> None:
 async def test_a_pool_without_scaling_gets_no_report() -> None:
     world = World(replicas=2)
     await world.rounds(2)
-    assert world.board.scaling(KEY) is None
+    assert world.board.scaling(KEY, "pool-1") is None
 
 
 async def test_no_data_holds_and_says_so() -> None:
@@ -300,8 +300,25 @@ async def test_a_pool_of_the_same_name_starts_anew() -> None:
     world.load(waiting=0)
     await world.rounds(5)
     world.object = pool_object(3, uid="pool-2", maxReplicas=4, scaleDownStabilization="30s")
-    await world.rounds(6)
+    assert world.board.scaling(KEY, "pool-2") is None, "what is known is of its predecessor"
+    world.enqueued.clear()
+    await world.rounds(1)
+    assert KEY in world.enqueued
+    assert world.board.scaling(KEY, "pool-1") is None
+    await world.rounds(5)
     assert world.written == []
+
+
+async def test_a_pool_of_the_same_name_has_a_history_of_its_own() -> None:
+    """Deleted and made anew between two rounds: its status is written before the loop has looked at it."""
+    world = World(maxReplicas=4)
+    world.load(waiting=10)
+    await world.rounds(2)
+    assert len(world.report.history) == 1
+    world.object = pool_object(1, uid="pool-2", maxReplicas=4)
+    world.load(waiting=0)
+    await world.rounds(1)
+    assert world.report.history == ()
 
 
 async def test_the_history_in_status_outlives_the_operator() -> None:
@@ -326,7 +343,7 @@ async def test_an_unreadable_pool_is_left_to_reconcile() -> None:
     world = World(maxReplicas=4)
     world.object["spec"]["scaling"]["scaleDownStabilization"] = "soon"
     await world.rounds(1)
-    assert world.board.scaling(KEY) is None
+    assert world.board.scaling(KEY, "pool-1") is None
 
 
 async def test_a_pool_that_reconcile_refuses_is_not_scaled_until_it_is_mended() -> None:
@@ -335,7 +352,7 @@ async def test_a_pool_that_reconcile_refuses_is_not_scaled_until_it_is_mended() 
     world.load(waiting=10)
     world.object["status"] = {"conditions": [{"type": "Degraded", "status": "True", "reason": "InvalidSpec"}]}
     await world.rounds(10)
-    assert (world.written, world.board.scaling(KEY), world.gauges) == ([], None, {})
+    assert (world.written, world.board.scaling(KEY, "pool-1"), world.gauges) == ([], None, {})
     world.object["status"] = {"conditions": [{"type": "Degraded", "status": "False", "reason": "AsExpected"}]}
     await world.rounds(2)
     assert world.written == [4]

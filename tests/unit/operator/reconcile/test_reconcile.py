@@ -288,6 +288,18 @@ async def test_a_spec_that_cannot_be_read_leaves_running_pods_alone() -> None:
     assert operator.cluster.condition("Ready")["reason"] == "InvalidSpec"
 
 
+async def test_a_pool_made_anew_under_its_name_does_not_inherit_how_the_old_one_was_scaled() -> None:
+    operator = Operator(scaling={"maxReplicas": 4})
+    operator.cluster.report = ScalingReport(True, Reason.SCALING_ON_LOAD, "90 %", 4, None)
+    await operator.settle()
+    assert operator.cluster.status["scaling"]["desired"] == 4
+    operator.cluster.stored_pool = make_pool(scaling={"maxReplicas": 4})
+    operator.cluster.stored_pool["metadata"]["uid"] = "22222222-2222-2222-2222-222222222222"
+    await operator.look()
+    assert "desired" not in operator.cluster.status.get("scaling", {})
+    assert operator.cluster.condition("ScalingActive")["reason"] == "ObservingLoad"
+
+
 async def test_wording_is_written_once_a_minute_and_a_decision_at_once() -> None:
     operator = Operator(scaling={"maxReplicas": 4})
 
