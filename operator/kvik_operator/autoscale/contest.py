@@ -18,6 +18,7 @@ OWN_ECHO_SECONDS: Final = 60.0
 class Contest:
     _observed: int | None = None
     _own: deque[tuple[float, int]] = field(default_factory=deque)
+    _last_written: tuple[float, int] | None = None
     _foreign: deque[float] = field(default_factory=deque)
     """Those of the last WITHIN_SECONDS; empty: so long there has been none."""
     _contested: bool = False
@@ -36,11 +37,19 @@ class Contest:
         self._observed = replicas
 
     def wrote(self, replicas: int, now: float) -> None:
+        self.may_have_written(replicas, now)
+        self._last_written = (now, replicas)
+
+    def may_have_written(self, replicas: int, now: float) -> None:
+        """Nobody said whether it was carried out. If it was, it is no foreign change; if not, it is tried again."""
         self._own.append((now, replicas))
 
     def awaits(self, replicas: int, now: float, patience: float) -> bool:
         """Whether we wrote this number less than `patience` seconds ago and the watch has not brought it yet."""
-        return bool(self._own) and self._own[-1][1] == replicas and now - self._own[-1][0] < patience
+        if self._last_written is None:
+            return False
+        at, written = self._last_written
+        return written == replicas and now - at < patience
 
     def contested(self) -> bool:
         return self._contested

@@ -21,7 +21,7 @@ from kvik_operator.autoscale.windows import PoolMemory
 from kvik_operator.crd.conditions import find
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool, is_paused
-from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused
+from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused, Unavailable
 from kvik_operator.names import PORT_METRICS, ConditionType, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
 from kvik_operator.telemetry.logging import log_context
@@ -184,14 +184,14 @@ class ScaleLoop:
                 return self._said(known, Reason.CONTESTED, _CONTESTED, active=False)
             try:
                 await self._act(key, pool, known, decision)
+            except Refused as error:
+                log.warning("the pool could not be scaled", extra={"error": str(error)})
+                reason = Reason.ACCESS_DENIED if error.access_denied else Reason.APPLY_REFUSED
+                return self._said(known, reason, str(error), active=False)
             except Conflict as error:
                 log.info("somebody was faster", extra={"error": str(error)})  # the next round decides anew
             except ClusterError as error:
-                log.warning("the pool could not be scaled", extra={"error": str(error)})
-                denied = isinstance(error, Refused) and error.access_denied
-                return self._said(
-                    known, Reason.ACCESS_DENIED if denied else Reason.APPLY_REFUSED, str(error), active=False
-                )
+                log.warning("the pool was not scaled this time", extra={"error": str(error)})  # it will pass
         return self._outcome(known, decision)
 
     async def _act(self, key: PoolKey, pool: InferencePool, known: _Pool, decision: Decision) -> None:
@@ -202,7 +202,11 @@ class ScaleLoop:
         fresh = await self._unchanged(key, pool)
         if fresh is None:
             return  # the watch will bring what changed, and the next round decides on that
-        await self._writer.scale_pool(fresh, desired)
+        try:
+            await self._writer.scale_pool(fresh, desired)
+        except Unavailable:
+            known.contest.may_have_written(desired, self._clock())
+            raise
         known.contest.wrote(desired, self._clock())
         direction = "Up" if desired > current else "Down"
         self._meter.scaled(key, direction.lower())

@@ -11,7 +11,7 @@ from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import EngineState, LoadReading
-from kvik_operator.errors import ClusterError, Conflict, Refused
+from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
@@ -190,6 +190,40 @@ async def test_a_write_that_somebody_else_beat_is_no_refusal_and_decided_anew() 
     assert world.written == [2]
 
 
+PASSING = {
+    "time-out": Unavailable("scale", None, "TimeoutError", "the API server did not answer in time"),
+    "429": Unavailable("scale", 429, "TooManyRequests", "slow down", 1.0),
+    "fence": Unavailable("scale", None, "NotLeader", "another replica may be the leader now"),
+    "gone": NotFound("scale", 404, "NotFound", 'inferencepools.kvik.dev "chat" not found'),
+}
+
+
+@pytest.mark.parametrize("error", PASSING.values(), ids=PASSING)
+async def test_a_write_that_fails_in_passing_is_no_refusal_and_tried_again(error: ClusterError) -> None:
+    world = World(maxReplicas=4)
+    world.error = error
+    world.load(waiting=10)
+    await world.rounds(3)
+    assert (world.written, world.events) == ([], [])
+    assert (world.report.active, world.report.reason, world.report.desired) == (True, Reason.OBSERVING_LOAD, 2)
+    world.error = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_a_write_that_was_carried_out_though_it_timed_out_is_nobody_elses() -> None:
+    """Three of them would otherwise be three foreign changes, and the pool Contested."""
+    world = World(maxReplicas=8)
+    world.load(waiting=20)
+    for replicas in (2, 4, 8):
+        world.error = PASSING["time-out"]
+        await world.rounds(4)
+        world.set_replicas(replicas)
+    await world.rounds(2)
+    assert world.report.reason is not Reason.CONTESTED
+    assert world.report.active
+
+
 async def test_load_and_size_are_measured_only_while_they_are_known() -> None:
     world = World(maxReplicas=4)
     world.load(waiting=3)
@@ -284,12 +318,17 @@ async def test_two_writers_do_not_fight() -> None:
     assert len(world.written) == written
 
 
-async def test_a_refusal_is_reported_and_tried_again() -> None:
+DENIED = Refused("scale", 403, "Forbidden", 'User "u" cannot patch resource "inferencepools/scale"')
+INVALID = Refused("scale", 422, "Invalid", "a webhook does not like it")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(DENIED, Reason.ACCESS_DENIED), (INVALID, Reason.APPLY_REFUSED)])
+async def test_a_refusal_is_reported_and_tried_again(error: ClusterError, reason: Reason) -> None:
     world = World(maxReplicas=4)
-    world.error = Refused("scale", 403, "Forbidden", 'User "u" cannot patch resource "inferencepools/scale"')
+    world.error = error
     world.load(waiting=10)
     await world.rounds(3)
-    assert (world.report.active, world.report.reason) == (False, Reason.ACCESS_DENIED)
+    assert (world.report.active, world.report.reason) == (False, reason)
     world.error = None
     await world.rounds(1)
     assert world.written == [2]
