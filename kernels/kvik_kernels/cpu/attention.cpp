@@ -19,6 +19,7 @@ using kvik::Query;
 
 constexpr int64_t kMostWidth = 256;
 constexpr int kMostHeads = 4;  // of one KV head that are computed together
+constexpr int64_t kAhead = 16;  // tokens whose keys are on their way
 constexpr float kSmallestExponent = -87.3f;
 
 // e^x for x <= 0, within 2 units in the last place; 0 below the smallest normal number.
@@ -127,11 +128,11 @@ struct Walk {
     int64_t offset;
     const T *at;
 
-    Walk(const Region<T> &region, int64_t token)
+    // No block is looked up but for a token that is asked for: of `count` from `token` on.
+    Walk(const Region<T> &region, int64_t token, int64_t count)
         : region(region), block(token / region.block_tokens), offset(token % region.block_tokens) {
-        at = region.block(block) + offset * region.strides[2];
+        at = count > 0 ? region.block(block) + offset * region.strides[2] : nullptr;
     }
-    // The next token may lie past the last one: its block is looked up only when it is asked for.
     inline const T *next() {
         if (offset == region.block_tokens) {
             block++;
@@ -154,19 +155,41 @@ struct Walk {
     }
 };
 
-// Scores of `count` tokens from `begin` on; returns each head's largest.
+// Brings tokens into the cache before they are needed: blocks lie apart, so what the CPU foresees ends with each of them.
+template <typename T>
+struct Fetch {
+    Walk<T> walk;
+    int64_t left;
+    int64_t width;
+
+    Fetch(const Region<T> &region, int64_t begin, int64_t count, int64_t width)
+        : walk(region, begin, count), left(count), width(width) {}
+    inline void next() {
+        if (left == 0) return;
+        left--;
+        constexpr int64_t line = 64 / sizeof(T);
+        const T *token = walk.next();
+        for (int64_t d = 0; d < width; d += line) __builtin_prefetch(token + d);
+    }
+};
+
+// Scores of `count` tokens from `begin` on, and each head's largest. The values, which come next, are fetched meanwhile.
 template <typename T, int H>
-void score(const Heads<T> &heads, const Region<T> &keys, int64_t begin, int64_t count, int64_t width, float scale,
-           float (*scores)[kSplitTokens], float *largest) {
+void score(const Heads<T> &heads, const Region<T> &keys, const Region<T> &values, int64_t begin, int64_t count,
+           int64_t width, float scale, float (*scores)[kSplitTokens], float *largest) {
     constexpr int W = Vector::kLanes;
     const float none = -__builtin_inff();
     Vector most[H];
     for (int h = 0; h < H; h++) most[h] = Vector::all(none);
-    Walk<T> walk(keys, begin);
+    Walk<T> walk(keys, begin, count);
+    Fetch<T> ahead(keys, begin, count, width), later(values, begin, count, width);
+    for (int64_t i = 0; i < kAhead; i++) ahead.next();
     for (int64_t t = 0; t < count; t += W) {
         Vector parts[H][W];
         const int here = count - t < W ? static_cast<int>(count - t) : W;
         for (int i = 0; i < here; i++) {
+            ahead.next();
+            later.next();
             Vector dots[H];
             heads.template dot<H>(walk.next(), width, dots);
             for (int h = 0; h < H; h++) parts[h][i] = dots[h];
@@ -194,7 +217,7 @@ inline float weigh(float *scores, int64_t count, float largest) {
     return sum_of_lanes(sum);
 }
 
-// Columns [0, C vectors) of the weighted sum of values.
+// C vectors of the weighted sum of values, from `column` on.
 template <typename T, int H, int C>
 void add_up(const float (*weights)[kSplitTokens], const Region<T> &values, int64_t column, int64_t begin, int64_t count,
             float (*out)[kMostWidth]) {
@@ -202,7 +225,7 @@ void add_up(const float (*weights)[kSplitTokens], const Region<T> &values, int64
     Vector sums[H][C];
     for (int h = 0; h < H; h++)
         for (int c = 0; c < C; c++) sums[h][c] = Vector::zero();
-    Walk<T> walk(values, begin);
+    Walk<T> walk(values, begin, count);
     for (int64_t t = 0; t < count;) {
         const T *from;
         const int64_t run = walk.run(count - t, &from);
@@ -227,6 +250,18 @@ void add_up_all(const float (*weights)[kSplitTokens], const Region<T> &values, i
     for (; column + C * W <= width; column += C * W) add_up<T, H, C>(weights, values, column, begin, count, out);
     for (; column + W <= width; column += W) add_up<T, H, 1>(weights, values, column, begin, count, out);
 }
+
+// What one thread computes at once: a split of a query's past, for the query heads of one KV head.
+template <typename T>
+struct Part {
+    int64_t which;  // the query
+    int64_t index;  // the split among those of all queries
+    int64_t kv_head;
+    int64_t begin;
+    int64_t count;
+    Region<T> keys;
+    Region<T> values;
+};
 
 template <typename T>
 struct Attention {
@@ -256,58 +291,65 @@ struct Attention {
         return low;
     }
 
-    void compute(int64_t index, int64_t kv_head) const {
-        const int64_t which = query_of(index);
+    Part<T> part_of(int64_t item) const {
+        const int64_t index = item / all.kv_heads, kv_head = item % all.kv_heads, which = query_of(index);
         const Query &query = all.queries[which];
         const int64_t begin = query.first + (index - query.items) * kSplitTokens;
         const int64_t left = query.end - begin;
-        const int64_t count = left < kSplitTokens ? left : kSplitTokens;
-        const int64_t splits = splits_of(query);
-        if (count <= 0) return write_zeros(which, kv_head);
+        const int32_t *table = all.tables + query.table * all.table_stride;
+        return {which,
+                index,
+                kv_head,
+                begin,
+                left <= 0 ? 0 : left < kSplitTokens ? left : kSplitTokens,
+                {static_cast<const T *>(layer.keys) + kv_head * layer.key_strides[1], layer.key_strides, table,
+                 all.block_tokens},
+                {static_cast<const T *>(layer.values) + kv_head * layer.value_strides[1], layer.value_strides, table,
+                 all.block_tokens}};
+    }
+
+    void compute(const Part<T> &part) const {
+        if (part.count == 0) return write_zeros(part.which, part.kv_head);
+        const Query &query = all.queries[part.which];
+        const int64_t splits = splits_of(query), first_head = part.kv_head * all.group;
         for (int64_t member = 0; member < all.group; member += kMostHeads) {
-            const int64_t head = kv_head * all.group + member;
             switch (all.group - member) {
-                case 1: heads_together<1>(which, index, head, kv_head, begin, count, splits); break;
-                case 2: heads_together<2>(which, index, head, kv_head, begin, count, splits); break;
-                case 3: heads_together<3>(which, index, head, kv_head, begin, count, splits); break;
-                default: heads_together<4>(which, index, head, kv_head, begin, count, splits);
+                case 1: heads_together<1>(part, first_head + member, splits); break;
+                case 2: heads_together<2>(part, first_head + member, splits); break;
+                case 3: heads_together<3>(part, first_head + member, splits); break;
+                default: heads_together<4>(part, first_head + member, splits);
             }
         }
         if (splits == 1) return;
-        int32_t *pending = all.pending + which * all.kv_heads + kv_head;
+        int32_t *pending = all.pending + part.which * all.kv_heads + part.kv_head;
         if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) == 0)
             for (int64_t member = 0; member < all.group; member++)
-                merge(which, query.items, splits, kv_head * all.group + member);
+                merge(part.which, query.items, splits, first_head + member);
     }
 
     template <int H>
-    void heads_together(int64_t which, int64_t index, int64_t head, int64_t kv_head, int64_t begin, int64_t count,
-                        int64_t splits) const {
+    void heads_together(const Part<T> &part, int64_t head, int64_t splits) const {
         alignas(64) float scores[H][kSplitTokens];
         alignas(64) float sums[H][kMostWidth];
-        float largest[H];
-        const int32_t *table = all.tables + all.queries[which].table * all.table_stride;
-        const Region<T> keys{static_cast<const T *>(layer.keys) + kv_head * layer.key_strides[1], layer.key_strides,
-                             table, all.block_tokens};
-        const Region<T> values{static_cast<const T *>(layer.values) + kv_head * layer.value_strides[1],
-                               layer.value_strides, table, all.block_tokens};
+        float largest[H], weight[H];
+        const int64_t width = all.width;
         Heads<T> queries;
-        queries.take(static_cast<const T *>(layer.query) + which * layer.query_strides[0] + head * layer.query_strides[1],
-                     layer.query_strides[1], H, all.width);
-        score<T, H>(queries, keys, begin, count, all.width, layer.scale, scores, largest);
-        float weight[H];
-        for (int h = 0; h < H; h++) weight[h] = weigh(scores[h], count, largest[h]);
-        add_up_all<T, H>(scores, values, all.width, begin, count, sums);
+        queries.take(static_cast<const T *>(layer.query) + part.which * layer.query_strides[0] +
+                         head * layer.query_strides[1],
+                     layer.query_strides[1], H, width);
+        score<T, H>(queries, part.keys, part.values, part.begin, part.count, width, layer.scale, scores, largest);
+        for (int h = 0; h < H; h++) weight[h] = weigh(scores[h], part.count, largest[h]);
+        add_up_all<T, H>(scores, part.values, width, part.begin, part.count, sums);
         for (int h = 0; h < H; h++) {
             if (splits == 1) {
                 const Vector share = Vector::all(1.0f / weight[h]);
-                for (int64_t d = 0; d < all.width; d += Vector::kLanes)
-                    (Vector::load(sums[h] + d) * share).store(out(which, head + h) + d);
+                for (int64_t d = 0; d < width; d += Vector::kLanes)
+                    (Vector::load(sums[h] + d) * share).store(out(part.which, head + h) + d);
             } else {
-                float *kept = partial(index, head + h);
-                for (int64_t d = 0; d < all.width; d += Vector::kLanes) Vector::load(sums[h] + d).store(kept + d);
-                kept[all.width] = largest[h];
-                kept[all.width + 1] = weight[h];
+                float *kept = partial(part.index, head + h);
+                for (int64_t d = 0; d < width; d += Vector::kLanes) Vector::load(sums[h] + d).store(kept + d);
+                kept[width] = largest[h];
+                kept[width + 1] = weight[h];
             }
         }
     }
@@ -346,19 +388,19 @@ struct Attention {
     }
 };
 
-// What the threads share: each takes the next split of the next KV head until none is left.
+// What the threads share: each takes the next part until none is left.
 template <typename T>
 struct Crew {
     Attention<T> attention;
-    int64_t next;
+    int64_t taken;
 
     static void work(void *self) {
         Crew &crew = *static_cast<Crew *>(self);
-        const Queries &all = crew.attention.all;
+        const Attention<T> &attention = crew.attention;
         for (;;) {
-            const int64_t item = __atomic_fetch_add(&crew.next, 1, __ATOMIC_RELAXED);
-            if (item >= all.splits * all.kv_heads) return;
-            crew.attention.compute(item / all.kv_heads, item % all.kv_heads);
+            const int64_t item = __atomic_fetch_add(&crew.taken, 1, __ATOMIC_RELAXED);
+            if (item >= attention.all.splits * attention.all.kv_heads) return;
+            attention.compute(attention.part_of(item));
         }
     }
 };
