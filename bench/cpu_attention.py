@@ -50,7 +50,7 @@ def main() -> int:
     report = Report("cpu_attention", {"model": "demo", "dtype": "bf16", "threads": options.threads})
     most = max(options.rows)
     for context in options.contexts:
-        with patch("kvik_engine.runner.devices._short_rows", lambda *_: None):
+        with patch("kvik_engine.runner.devices._cpu_path", lambda *_: None):
             runners = [load_demo(rows=most, prompt=context, dtype="bf16")]
         runners.append(load_demo(rows=most, prompt=context, dtype="bf16"))
         torch.set_num_threads(options.threads)

@@ -31,6 +31,23 @@ def require_unit_stride(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name}: the last dimension must be contiguous, its stride is {tensor.stride(-1)}")
 
 
+def require_all_fit(dtype: torch.dtype, *tensors: tuple[str, torch.Tensor, tuple[int | None, ...]]) -> None:
+    """Name, tensor and shape of each, all of one dtype and with a contiguous last dimension. For calls that are made in
+    every layer: tells in a microsecond that all is well, and looks for what is wrong only if it is not."""
+    for _, tensor, shape in tensors:
+        found = tensor.shape
+        if tensor.dtype is not dtype or len(found) != len(shape) or found[1:] != shape[1:] or tensor.stride(-1) != 1:
+            break
+        if shape[0] not in (found[0], None):
+            break
+    else:
+        return
+    for name, tensor, shape in tensors:
+        require_shape(name, tensor, shape)
+        require_dtype(name, tensor, dtype)
+        require_unit_stride(name, tensor)
+
+
 def require_same_device(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
     """Raise ValueError unless both tensors lie on one device."""
     if tensor.device != other.device:

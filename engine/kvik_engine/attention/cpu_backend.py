@@ -1,5 +1,5 @@
-"""The product's CPU path. Rows of few new tokens (decode) go the way that start-up chose, by kernels or by torch; rows
-of many, which are matrix products, always by torch."""
+"""The product's CPU backend. Writes and rows of few new tokens (decode) go the way that start-up chose, by kernels or
+by torch; rows of many, which are matrix products, always by torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
-from kvik_engine.attention.cpu_gathered import GatheredDecodes, PrefillRow, Vectors, vectors_of
+from kvik_engine.attention.cpu_gathered import PrefillRow, TorchPath
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 
 
@@ -27,17 +27,27 @@ class RowsAttention(Protocol):
         ...
 
 
-class ShortRows(Protocol):
-    """How rows of few new tokens are attended for."""
+class TokenWrites(Protocol):
+    """Where one step's new tokens go."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        """See backend.LayerAttention."""
+        ...
+
+
+class CpuPath(Protocol):
+    """How keys and values are written, and rows of few new tokens attended for."""
 
     name: str
     """What computes, for logs and /info; empty for torch."""
     most_tokens: int
-    """Rows of more new tokens than that are not its own."""
+    """Rows of more new tokens than that are left to torch."""
 
     def plan(self, batch: AttentionBatch, rows: Sequence[int], cache: KVCache) -> Sequence[RowsAttention]:
         """`rows` of the batch, at least one; together these attend for all of them."""
         ...
+
+    def plan_writes(self, batch: AttentionBatch, cache: KVCache) -> TokenWrites: ...
 
 
 class CpuBackend:
@@ -45,13 +55,13 @@ class CpuBackend:
 
     attends_latents = True
 
-    def __init__(self, short_rows: ShortRows | None = None) -> None:
+    def __init__(self, path: CpuPath | None = None) -> None:
         """None: by torch, which serves every cache."""
-        self._short_rows = short_rows or GatheredDecodes()
-        self.name = f"cpu {self._short_rows.name}".rstrip()
+        self._path = path or TorchPath()
+        self.name = f"cpu {self._path.name}".rstrip()
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> CpuStep:
-        most = self._short_rows.most_tokens
+        most = self._path.most_tokens
         short, parts = list[int](), list[RowsAttention]()
         first = 0
         for row, length in enumerate(batch.lengths):
@@ -61,25 +71,16 @@ class CpuBackend:
                 parts.append(PrefillRow.of(batch, cache, row, first))
             first += length
         if short:
-            parts += self._short_rows.plan(batch, short, cache)
-        return CpuStep(Vectors.of(cache).of_slots(batch.slots), parts)
+            parts += self._path.plan(batch, short, cache)
+        return CpuStep(self._path.plan_writes(batch, cache), parts)
 
 
 class CpuStep:
     """One step's rows, the same for every layer."""
 
-    def __init__(self, write_index: Tensor, parts: Sequence[RowsAttention]) -> None:
-        self._write_index = write_index
+    def __init__(self, writes: TokenWrites, parts: Sequence[RowsAttention]) -> None:
+        self.write = writes.write
         self._parts = parts
-
-    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
-        if value is None:
-            # The value is a part of the key: finite as well.
-            vectors_of(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, key.shape[-1]).nan_to_num())
-            return
-        width = key.shape[-1]
-        vectors_of(cache.keys).index_copy_(0, self._write_index, key.reshape(-1, width))
-        vectors_of(cache.values).index_copy_(0, self._write_index, value.reshape(-1, width).nan_to_num())
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         if len(self._parts) == 1:

@@ -26,8 +26,8 @@ GROUP_TOKENS = 1 << 15
 """Row-tokens of one group, so that what is gathered at once stays within tens of megabytes."""
 
 
-class GatheredDecodes:
-    """See cpu_backend.ShortRows."""
+class TorchPath:
+    """See cpu_backend.CpuPath."""
 
     name = ""
     most_tokens = 1
@@ -37,6 +37,26 @@ class GatheredDecodes:
             start + length - batch.first_seen(start) for start, length in zip(batch.starts, batch.lengths, strict=True)
         ]
         return [DecodeGroup.of(batch, cache, group, seen) for group in group_by_length(rows, seen, PADDING_BUDGET)]
+
+    def plan_writes(self, batch: AttentionBatch, cache: KVCache) -> IndexedWrites:
+        return IndexedWrites(Vectors.of(cache).of_slots(batch.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedWrites:
+    """See cpu_backend.TokenWrites."""
+
+    index: Tensor
+    """int64 [tokens * heads]."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        if value is None:
+            # The value is a part of the key: finite as well.
+            vectors_of(cache.keys).index_copy_(0, self.index, key.reshape(-1, key.shape[-1]).nan_to_num())
+            return
+        width = key.shape[-1]
+        vectors_of(cache.keys).index_copy_(0, self.index, key.reshape(-1, width))
+        vectors_of(cache.values).index_copy_(0, self.index, value.reshape(-1, width).nan_to_num())
 
 
 def group_by_length(

@@ -12,10 +12,11 @@ from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 from kvik_kernels.cpu.attention import PagedQueries, Query
 from kvik_kernels.cpu.library import Library
+from kvik_kernels.cpu.write import PagedWrites
 
 
-class ShortRowsInPlace:
-    """See cpu_backend.ShortRows. Each new token is a query of its own, so a row's tokens read its past once each: from
+class KernelPath:
+    """See cpu_backend.CpuPath. Each new token is a query of its own, so a row's tokens read its past once each: from
     the CPU's cache, as long as they are few."""
 
     most_tokens = 8
@@ -49,6 +50,30 @@ class ShortRowsInPlace:
             threads=torch.get_num_threads(),
         )
         return [InPlaceRows(torch.tensor(tokens), paged)]
+
+    def plan_writes(self, batch: AttentionBatch, cache: KVCache) -> InPlaceWrites:
+        layout = cache.layout
+        return InPlaceWrites(
+            PagedWrites(
+                self._library,
+                batch.slots,
+                kv_heads=layout.heads,
+                width=layout.width,
+                block_tokens=layout.block_tokens,
+                dtype=cache.buffer.dtype,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceWrites:
+    """See cpu_backend.TokenWrites."""
+
+    writes: PagedWrites
+
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        assert value is not None, "start-up leaves latent caches to torch"
+        self.writes.write(key, value, cache.keys, cache.values)
 
 
 @dataclass(frozen=True, slots=True)

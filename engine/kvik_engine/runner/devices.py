@@ -7,8 +7,8 @@ import logging
 import torch
 
 from kvik_engine.attention.backend import AttentionBackend
-from kvik_engine.attention.cpu_backend import CpuBackend, ShortRows
-from kvik_engine.attention.cpu_in_place import ShortRowsInPlace
+from kvik_engine.attention.cpu_backend import CpuBackend, CpuPath
+from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.config import ModelConfig
 from kvik_kernels.cpu.attention import serves
@@ -51,13 +51,13 @@ def choose_backend(wanted: str, device: torch.device, model: ModelConfig, dtype:
 
         return ReferenceBackend()
     if name == "cpu":
-        return CpuBackend(_short_rows(model, dtype))
+        return CpuBackend(_cpu_path(model, dtype))
     from kvik_engine.attention.triton_backend import TritonBackend
 
     return TritonBackend()
 
 
-def _short_rows(model: ModelConfig, dtype: torch.dtype) -> ShortRows | None:
+def _cpu_path(model: ModelConfig, dtype: torch.dtype) -> CpuPath | None:
     """Kernels, or None where torch has to do: which of them is said once, with the reason."""
     if model.latent is not None:
         log.info("attention of short rows: by torch, as the kernels do not know latent attention")
@@ -71,4 +71,4 @@ def _short_rows(model: ModelConfig, dtype: torch.dtype) -> ShortRows | None:
         log.warning("attention of short rows: by torch, as there are no kernels for this CPU: %s", reason)
         return None
     log.info("attention of short rows: by kernels for %s", library.best.name.lower())
-    return ShortRowsInPlace(library, heads=model.heads)
+    return KernelPath(library, heads=model.heads)

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvik_kernels.checks import require_dtype, require_shape, require_unit_stride
-from kvik_kernels.cpu.library import InstructionSet, Library
+from kvik_kernels.checks import require_all_fit, require_dtype, require_shape, require_unit_stride
+from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,6 @@ SPLIT_TOKENS = 256
 WIDTH_MULTIPLE, MOST_WIDTH = 16, 256
 ONE_THREAD_TOKENS = 1024
 """Tokens, times KV heads, below which waking a second thread takes longer than it saves."""
-_DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
 
 
 class Query(NamedTuple):
@@ -63,7 +62,7 @@ class PagedQueries:
         self._set = library.best if instruction_set is None else min(instruction_set, library.best)
         self._shape = (len(queries), heads, width)
         self._dtype = dtype
-        self._cache = (kv_heads, block_tokens, width)
+        self._cache = (None, kv_heads, block_tokens, width)
         splits, numbers = 0, list[int]()
         for query in queries:
             numbers += (*query, splits)
@@ -83,7 +82,7 @@ class PagedQueries:
             group,
             width,
             block_tokens,
-            _DTYPES[str(dtype)],
+            DTYPES[str(dtype)],
             self._partials.data_ptr(),
             self._pending.data_ptr(),
             library.parallel,
@@ -99,12 +98,9 @@ class PagedQueries:
         """
         import torch
 
-        require_shape("query", query, self._shape)
-        for name, tensor in (("query", query), ("keys", keys), ("values", values)):
-            require_dtype(name, tensor, self._dtype)
-            require_unit_stride(name, tensor)
-        for name, tensor in (("keys", keys), ("values", values)):
-            require_shape(name, tensor, (None, *self._cache))
+        require_all_fit(
+            self._dtype, ("query", query, self._shape), ("keys", keys, self._cache), ("values", values, self._cache)
+        )
         out = torch.empty(self._shape, dtype=self._dtype)
         layer = _Layer(
             query.data_ptr(),
@@ -123,7 +119,7 @@ class PagedQueries:
 
 def serves(width: int, dtype: torch.dtype) -> bool:
     """Whether heads of so many elements are computed here."""
-    return str(dtype) in _DTYPES and 0 < width <= MOST_WIDTH and width % WIDTH_MULTIPLE == 0
+    return str(dtype) in DTYPES and 0 < width <= MOST_WIDTH and width % WIDTH_MULTIPLE == 0
 
 
 def splits_of(query: Query) -> int:

@@ -42,7 +42,7 @@ def build(compiler: str) -> Path:
     target = library_path()
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        objects = [_compile(compiler, "library.cpp", Path(scratch, "library.o"), ())]
+        objects = [_compile(compiler, f"{name}.cpp", Path(scratch, f"{name}.o"), ()) for name in ("library", "write")]
         for function, flags in ATTENTION.items():
             output = Path(scratch, f"{function}.o")
             objects.append(_compile(compiler, "attention.cpp", output, (*flags, f"-DKVIK_ISA={function}")))

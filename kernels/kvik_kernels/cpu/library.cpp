@@ -7,6 +7,7 @@ namespace kvik {
 void attend_avx2(const Queries &all, const Layer &layer);
 void attend_avx512(const Queries &all, const Layer &layer);
 void attend_avx512_bf16(const Queries &all, const Layer &layer);
+void write(const Writes &all, const NewTokens &layer);
 
 }  // namespace kvik
 
@@ -22,6 +23,8 @@ EXPORTED int kvik_instruction_set() {
     if (!avx512) return 1;
     return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
 }
+
+EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }
 
 EXPORTED void kvik_attend(int instruction_set, const kvik::Queries *all, const kvik::Layer *layer) {
     switch (instruction_set) {

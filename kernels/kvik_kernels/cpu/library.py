@@ -15,11 +15,19 @@ from enum import IntEnum
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES = ("queries.h", "vectors_avx2.h", "vectors_avx512.h", "attention.cpp", "library.cpp", "build.py")
+SOURCES = ("queries.h", "vectors_avx2.h", "vectors_avx512.h", "attention.cpp", "write.cpp", "library.cpp", "build.py")
+
+
+DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
+"""`enum Dtype` of queries.h."""
 
 
 class LibraryUnavailable(Exception):
     """There is no library that this CPU runs; the message says why."""
+
+
+class CpuNotServed(LibraryUnavailable):
+    """This CPU is none that the kernels are written for."""
 
 
 class InstructionSet(IntEnum):
@@ -53,7 +61,7 @@ class Library:
 def load_library() -> Library:
     """Load the library once for this process, after torch. Raises LibraryUnavailable."""
     if platform.machine() not in ("x86_64", "AMD64"):
-        raise LibraryUnavailable(f"none are built for {platform.machine()}")
+        raise CpuNotServed(f"none are written for {platform.machine()}")
     path = library_path()
     if not path.exists():
         raise LibraryUnavailable("they are not built (python -m kvik_kernels.cpu.build does)")
@@ -64,9 +72,11 @@ def load_library() -> Library:
     functions.kvik_instruction_set.restype = ctypes.c_int
     functions.kvik_attend.restype = None
     functions.kvik_attend.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    functions.kvik_write.restype = None
+    functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     best = functions.kvik_instruction_set()
     if best == 0:
-        raise LibraryUnavailable("this CPU has no AVX2")
+        raise CpuNotServed("this CPU has no AVX2")
     return Library(functions, InstructionSet(best), _openmp_parallel())
 
 

@@ -48,6 +48,27 @@ struct Layer {
     float scale;
 };
 
+// New keys and values of one layer, and where they go.
+struct Writes {
+    const int64_t *slots;  // [tokens]: block * block_tokens + offset
+    int64_t tokens;
+    int64_t heads;
+    int64_t width;
+    int64_t block_tokens;
+    int64_t dtype;
+};
+
+struct NewTokens {
+    const void *key;
+    const void *value;
+    void *keys;
+    void *values;
+    int64_t new_key_strides[2];
+    int64_t new_value_strides[2];
+    int64_t key_strides[3];
+    int64_t value_strides[3];
+};
+
 // A query's past is split by its own length alone, so that its result depends on nothing else.
 constexpr int64_t kSplitTokens = 256;
 

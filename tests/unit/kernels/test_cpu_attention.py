@@ -12,8 +12,9 @@ from kvik_kernels.cpu.attention import PagedQueries, Query, splits_of
 from kvik_kernels.cpu.library import InstructionSet, load_library
 from kvik_kernels.paged_attention.naive import naive_paged_attention
 from kvik_kernels.testing import PagedCase, Row, assert_close, nan_filled_outputs, paged_case, tolerance
+from tests.support.cpu_kernels import SETS, needs_kernels
 
-SETS = [each for each in InstructionSet if each <= load_library().best]
+pytestmark = needs_kernels
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 HEADS = {"group1": (2, 2), "group3": (9, 3), "group7": (7, 1), "group8": (16, 2)}
 WIDTHS = [16, 64, 80, 96, 128, 256]

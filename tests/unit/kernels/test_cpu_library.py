@@ -8,6 +8,7 @@ import pytest
 
 from kvik_kernels.cpu import build, library
 from kvik_kernels.cpu.library import FOLDER, SOURCES, LibraryUnavailable, library_path, load_library
+from tests.support.cpu_kernels import needs_kernels
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def test_every_source_counts() -> None:
     assert set(SOURCES) == {path.name for path in FOLDER.iterdir() if path.suffix in (".h", ".cpp")} | {"build.py"}
 
 
+@needs_kernels
 def test_a_library_of_other_sources_is_never_loaded(copied_sources: Path) -> None:
     (copied_sources / "built/kvik_cpu-0123456789abcdef.so").write_bytes(b"stale")
 
@@ -42,6 +44,7 @@ def test_a_library_of_other_sources_is_never_loaded(copied_sources: Path) -> Non
         library.load_library()
 
 
+@needs_kernels
 def test_a_library_that_cannot_be_loaded_is_no_library(copied_sources: Path) -> None:
     library_path().write_bytes(b"not a library")
 
@@ -57,6 +60,7 @@ def test_another_architecture_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.main() == 0
 
 
+@needs_kernels
 def test_a_build_takes_the_stale_ones_away_and_leaves_nothing_else(
     copied_sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +72,7 @@ def test_a_build_takes_the_stale_ones_away_and_leaves_nothing_else(
     assert {path.name for path in copied_sources.iterdir()} == {*SOURCES, "built"}
 
 
+@needs_kernels
 def test_what_the_compiler_says_is_shown_and_no_library_is_left(
     copied_sources: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +83,7 @@ def test_what_the_compiler_says_is_shown_and_no_library_is_left(
     assert not library_path().exists()
 
 
+@needs_kernels
 def test_without_a_compiler_the_build_says_what_is_missing(
     copied_sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

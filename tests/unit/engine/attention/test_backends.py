@@ -14,11 +14,12 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, LayerAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.cpu_gathered import group_by_length
-from kvik_engine.attention.cpu_in_place import ShortRowsInPlace
+from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.kv_layout import KVLayout, LayerPlace
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_kernels.cpu.library import load_library
+from tests.support.cpu_kernels import needs_kernels
 
 BackendFor = Callable[[int], AttentionBackend]
 """By query heads."""
@@ -136,7 +137,7 @@ def make(
 
 
 def by_kernels(heads: int) -> AttentionBackend:
-    return CpuBackend(ShortRowsInPlace(load_library(), heads=heads))
+    return CpuBackend(KernelPath(load_library(), heads=heads))
 
 
 BACKENDS: dict[str, BackendFor] = {
@@ -146,7 +147,11 @@ BACKENDS: dict[str, BackendFor] = {
 }
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
+@pytest.fixture(
+    params=[
+        pytest.param(made, id=name, marks=needs_kernels if name == "kernels" else ()) for name, made in BACKENDS.items()
+    ]
+)
 def backend(request: pytest.FixtureRequest) -> BackendFor:
     made: BackendFor = request.param
     return made

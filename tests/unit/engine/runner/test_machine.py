@@ -17,6 +17,7 @@ from kvik_engine.runner.dtypes import choose_dtype
 from kvik_engine.runner.memory import MemoryUse, PeakMemory, cgroup_memory, machine_memory
 from kvik_engine.runner.threads import usable_threads
 from kvik_kernels.cpu.library import Library, LibraryUnavailable, load_library
+from tests.support.cpu_kernels import needs_kernels
 from tests.support.tiny_model import TINY
 
 CPU = torch.device("cpu")
@@ -146,6 +147,7 @@ def test_a_cpu_runs_its_own_backend_or_the_reference(wanted: str, name: str) -> 
     assert choose_backend(wanted, CPU, TINY, torch.float32).name == name
 
 
+@needs_kernels
 def test_heads_that_the_kernels_serve_are_left_to_them_and_info_names_their_instruction_set() -> None:
     model = replace(TINY, head_dim=64)
     best = load_library().best.name.lower()

@@ -1,0 +1,90 @@
+"""Writing new keys and values into the blocks of a paged KV cache."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from kvik_kernels.checks import require_all_fit, require_dtype, require_shape, require_unit_stride
+from kvik_kernels.cpu.library import DTYPES, Library
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PagedWrites:
+    """Where the new tokens of one step go, in each layer."""
+
+    def __init__(
+        self,
+        library: Library,
+        slots: torch.Tensor,
+        *,
+        kv_heads: int,
+        width: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """slots: int64 `[tokens]`, block * block_tokens + offset; a slot that is named twice gets either token.
+
+        Raises TypeError or ValueError for an argument that does not fit, naming it.
+        """
+        import torch
+
+        require_shape("slots", slots, (None,))
+        require_dtype("slots", slots, torch.int64)
+        require_unit_stride("slots", slots)
+        if str(dtype) not in DTYPES:
+            raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype}")
+        self._library = library
+        self._slots = slots
+        self._dtype = dtype
+        self._new = (slots.shape[0], kv_heads, width)
+        self._cache = (None, kv_heads, block_tokens, width)
+        self._all = _Writes(slots.data_ptr(), *self._new, block_tokens, DTYPES[str(dtype)])
+
+    def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """key, value: `[tokens, kv_heads, width]`; keys, values: strided views `[blocks, kv_heads, block_tokens,
+        width]`. Values are made finite as by torch.nan_to_num: one would spoil even those that give it no weight.
+
+        Raises TypeError or ValueError for an argument that does not fit, naming it.
+        """
+        new, cache = self._new, self._cache
+        require_all_fit(
+            self._dtype, ("key", key, new), ("value", value, new), ("keys", keys, cache), ("values", values, cache)
+        )
+        layer = _NewTokens(
+            key.data_ptr(),
+            value.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            key.stride()[:2],
+            value.stride()[:2],
+            keys.stride()[:3],
+            values.stride()[:3],
+        )
+        self._library.functions.kvik_write(ctypes.byref(self._all), ctypes.byref(layer))
+
+
+class _Writes(ctypes.Structure):
+    """`struct Writes` of queries.h."""
+
+    _fields_ = (
+        ("slots", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "width", "block_tokens", "dtype")),
+    )
+
+
+class _NewTokens(ctypes.Structure):
+    """`struct NewTokens` of queries.h."""
+
+    _fields_ = (
+        ("key", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("new_key_strides", ctypes.c_int64 * 2),
+        ("new_value_strides", ctypes.c_int64 * 2),
+        ("key_strides", ctypes.c_int64 * 3),
+        ("value_strides", ctypes.c_int64 * 3),
+    )
