@@ -1,9 +1,9 @@
 """What attention and writes in place save on a CPU, on the embedded model in bf16: part of `make bench`.
 
-The model is loaded twice, and decodes once by torch, over gathered keys and values, once with the kernels
-of kvik_kernels.cpu. The two decode in turn and are compared step by step: a figure is the median of the ratios, beside
-it are the least times. Times are processor time of one thread, so that other work on the machine shows less; with
---threads above 1 they are wall clock.
+One model decodes the same rows, every other step by torch, over gathered keys and values, and the steps between with
+the kernels of kvik_kernels.cpu. Steps are compared in pairs: a figure is the median of the ratios, beside it are the least
+times. Times are processor time of one thread, so that other work on the machine shows less; with --threads above 1 they
+are wall clock.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from unittest.mock import patch
 
 import torch
 
 from bench.demo_rows import DemoRows, load_demo
 from bench.report import Report
+from kvik_engine.attention.backend import AttentionBackend
+from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.params import SamplingParams
+from kvik_engine.runner.runner import ModelRunner
 
 ROWS = (1, 8, 16)
 CONTEXTS = (128, 576)
@@ -42,23 +44,25 @@ def main() -> int:
     options = parser.parse_args()
     clock: Callable[[], float] = time.thread_time if options.threads == 1 else time.perf_counter
 
-    def seconds(rows: DemoRows, done: int) -> float:
-        before = clock()
-        rows.decode(done)
-        return clock() - before
-
     report = Report("cpu_attention", {"model": "demo", "dtype": "bf16", "threads": options.threads})
     most = max(options.rows)
     for context in options.contexts:
-        with patch("kvik_engine.runner.devices._cpu_path", lambda *_: None):
-            runners = [load_demo(rows=most, prompt=context, dtype="bf16")]
-        runners.append(load_demo(rows=most, prompt=context, dtype="bf16"))
+        runner = load_demo(rows=most, prompt=context, dtype="bf16")
         torch.set_num_threads(options.threads)
-        sides = [DemoRows(runner, rows=most, prompt=context, steps=options.steps) for runner in runners]
+        backends = CpuBackend(), runner._backend
+        demo = DemoRows(runner, rows=most, prompt=context, steps=2 * options.steps)
+
+        def seconds(backend: AttentionBackend, done: int, demo: DemoRows = demo, runner: ModelRunner = runner) -> float:
+            runner._backend = backend
+            before = clock()
+            demo.decode(done)
+            return clock() - before
+
         for rows in options.rows:
-            for side in sides:
-                side.prefill(rows, GREEDY)
-            pairs = [(seconds(sides[0], done), seconds(sides[1], done)) for done in range(options.steps)]
+            demo.prefill(rows, GREEDY)
+            pairs = [
+                (seconds(backends[0], done), seconds(backends[1], done + 1)) for done in range(0, 2 * options.steps, 2)
+            ]
             compare(report, f"{rows} rows with {context} tokens each", pairs)
     report.write()
     return 0
