@@ -1,9 +1,9 @@
 """What attention and writes in place save on a CPU, on the embedded model in bf16: part of `make bench`.
 
 One model decodes the same rows, every other step by torch, over gathered keys and values, and the steps between with
-the kernels of kvik_kernels.cpu. Steps are compared in pairs: a figure is the median of the ratios, beside it are the least
-times. Times are processor time of one thread, so that other work on the machine shows less; with --threads above 1 they
-are wall clock.
+the kernels of kvik_kernels.cpu. Steps are compared in pairs: a figure is the median of the ratios, beside it are the
+least times. Times are processor time of one thread, so that other work on the machine shows less; with --threads above
+1 they are wall clock.
 """
 
 from __future__ import annotations
