@@ -146,6 +146,40 @@ def test_two_operators_get_a_disruption_budget() -> None:
     assert len(of_kind(render("--set=operator.replicas=2"), "PodDisruptionBudget")) == 1
 
 
+POLICY = "ValidatingAdmissionPolicy"
+
+
+def test_admission_policies_are_off_until_asked_for() -> None:
+    assert of_kind(render(), POLICY) == of_kind(render(), f"{POLICY}Binding") == []
+
+
+@pytest.mark.parametrize(("value", "name"), [("pools", "7-operator-pools"), ("operator", "7-operator-own-writes")])
+def test_each_admission_policy_has_a_switch_and_a_binding_that_denies(value: str, name: str) -> None:
+    documents = render(f"--set=admissionPolicy.{value}.enabled=true", release="7")
+    (policy,), (binding,) = of_kind(documents, POLICY), of_kind(documents, f"{POLICY}Binding")
+    assert policy["metadata"]["name"] == binding["spec"]["policyName"] == name
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"]["validationActions"] == ["Deny"]
+
+
+def test_the_policy_of_pools_says_only_what_was_asked_for_where_pools_are_served() -> None:
+    on = "--set=admissionPolicy.pools.enabled=true"
+    (policy,) = of_kind(render(on), POLICY)
+    (only,) = policy["spec"]["validations"]
+    assert only["expression"] == "variables.replicas <= 1000"
+    documents = render(on, "--set=admissionPolicy.pools.allowedDevices={CPU}", "--set-string=watch.namespaces={123}")
+    (policy,), (binding,) = of_kind(documents, POLICY), of_kind(documents, f"{POLICY}Binding")
+    assert len(policy["spec"]["validations"]) == 2
+    (expression,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert expression == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["123"]}
+
+
+def test_the_policy_of_the_operator_is_about_its_own_service_account() -> None:
+    (policy,) = of_kind(render("--set=admissionPolicy.operator.enabled=true"), POLICY)
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == 'request.userInfo.username == "system:serviceaccount:kvik-system:kvik-operator"'
+
+
 @pytest.mark.parametrize(
     ("value", "where"),
     [
@@ -157,6 +191,10 @@ def test_two_operators_get_a_disruption_budget() -> None:
         ("networkPolicy.apiFrom={x}", "/networkPolicy/apiFrom/0"),
         ("huggingFace.endpoint=ftp://x", "/huggingFace/endpoint"),
         ("metricsApi.custom.enabled=true", "metricsApi"),
+        ("admissionPolicy.pools.allowedSources={http://x}", "/admissionPolicy/pools/allowedSources/0"),
+        ("admissionPolicy.pools.allowedDevices={TPU}", "/admissionPolicy/pools/allowedDevices/0"),
+        ("admissionPolicy.pools.allowedAccelerators={gpu}", "/admissionPolicy/pools/allowedAccelerators/0"),
+        ("admissionPolicy.pools.maxReplicas=0", "/admissionPolicy/pools/maxReplicas"),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, where: str) -> None:
