@@ -181,7 +181,7 @@ def test_load_scales_up_and_idleness_down_without_a_failed_request(pools: Kubect
     assert {(1, 2), (2, 1)} <= {(step["from"], step["to"]) for step in history}
     events = [event["message"] for event in pools.list("events") if event["reason"] in {"ScaledUp", "ScaledDown"}]
     assert any(message.startswith("from 1 to 2 replicas on ") for message in events), events
-    assert any(message.startswith("from 2 to 1 replicas on ") for message in events), events
+    assert any(message.startswith("from 2 to 1 replica on ") for message in events), events
 
 
 def ready_replicas(kubectl: Kubectl) -> int | None:

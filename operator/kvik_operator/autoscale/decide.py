@@ -13,6 +13,7 @@ import math
 
 from kvik_operator.autoscale.types import Decision, PoolLoad, ScalePolicy, Term
 from kvik_operator.autoscale.windows import SHRINK_PERIODS, PoolMemory
+from kvik_operator.counted import counted
 
 DOWN_MARGIN = 0.05
 """A fraction of the target that must stay free on the pods that remain."""
@@ -42,7 +43,7 @@ def _up(load: PoolLoad, current: int, bounded: int, policy: ScalePolicy, memory:
     wanted = needed(load.up, policy)
     desired = min(wanted, max(memory.growth.limit(), bounded), policy.max_replicas)
     limit = f"maxReplicas {policy.max_replicas}" if desired == policy.max_replicas else "at most doubling in 15 s"
-    heard = f"{_percent(load.up / load.fresh)} of full x {_pods(load.fresh)}"
+    heard = f"{_percent(load.up / load.fresh)} of full x {counted(load.fresh, 'pod')}"
     return Decision(
         current=current,
         desired=desired,
@@ -63,10 +64,10 @@ def _down_or_hold(
     if desired == policy.min_replicas:
         limit = f"minReplicas {policy.min_replicas}"
     elif enough is not None and enough < fewest:
-        limit = f"at most {_pods(memory.shrink.step())} fewer in {policy.stabilization / SHRINK_PERIODS:.0f} s"
+        limit = f"at most {counted(memory.shrink.step(), 'pod')} fewer in {policy.stabilization / SHRINK_PERIODS:.0f} s"
     else:
         limit = _kept_by(enough, policy)
-    heard = f"{_percent((load.down - load.silent * policy.target) / load.fresh)} of full x {_pods(load.fresh)}"
+    heard = f"{_percent((load.down - load.silent * policy.target) / load.fresh)} of full x {counted(load.fresh, 'pod')}"
     if load.silent:
         heard += f" + {load.silent} silent at {_percent(policy.target)}"
     return Decision(
@@ -82,7 +83,8 @@ def _down_or_hold(
 def _without_data(
     load: PoolLoad, current: int, bounded: int, policy: ScalePolicy, memory: PoolMemory, now: float
 ) -> Decision:
-    silent = f"{load.silent} of its pods say nothing" if load.silent else "none of its pods is warm yet"
+    say = "says" if load.silent == 1 else "say"
+    silent = f"{load.silent} of its pods {say} nothing" if load.silent else "none of its pods is warm yet"
     whole = memory.window.highest(now, policy.stabilization) is not None
     if bounded != current:
         limits = f"between {policy.min_replicas} and {policy.max_replicas}: {current} -> {bounded}"
@@ -102,7 +104,3 @@ def _formula(heard: str, policy: ScalePolicy, wanted: int, desired: int, limit: 
 
 def _percent(fraction: float) -> str:
     return f"{round(100 * fraction)} %"
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod" if count == 1 else f"{count} pods"

@@ -18,6 +18,7 @@ from kvik_operator.autoscale.load import pool_load
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
+from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import find
 from kvik_operator.crd.effective import effective
 from kvik_operator.crd.inferencepool import InferencePool, is_paused
@@ -221,7 +222,7 @@ class ScaleLoop:
             formula=decision.formula[:256],
         )
         known.history = (step, *known.history)[:KEPT]
-        message = f"from {current} to {desired} replicas on {decision.winner}: {decision.formula}"
+        message = f"from {current} to {counted(desired, 'replica')} on {decision.winner}: {decision.formula}"
         self._writer.emit(PlannedEvent(key, "Normal", step.reason, message, pool.uid))
 
     async def _unchanged(self, key: PoolKey, pool: InferencePool) -> Object | None:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import parse_timestamp
 from kvik_operator.names import CONTAINER_ENGINE, CONTAINER_MODEL, ENGINE_REASONS, LABEL_TEMPLATE_HASH, Reason
 from kvik_operator.reconcile.types import Object
@@ -194,8 +195,8 @@ def _container_problem(pod: Object, status: Object, patience: Patience) -> Probl
     if ended is None:
         return None
     if status.get("name") == CONTAINER_ENGINE and not status.get("started") and _timed_out(pod, ended, patience):
-        restarts = status.get("restartCount", 0)
-        text = f"{where}, container {CONTAINER_ENGINE}: not ready within startup.timeout, restarted {restarts} times"
+        times = counted(status.get("restartCount", 0), "time")
+        text = f"{where}, container {CONTAINER_ENGINE}: not ready within startup.timeout, restarted {times}"
         return Problem(Reason.STARTUP_TIMED_OUT, text)
     if ended.get("exitCode") == 0 and why != "CrashLoopBackOff":
         return None
@@ -224,7 +225,7 @@ def _exit_problem(ended: Object, status: Object, where: str) -> Problem:
         return Problem(Reason.OUT_OF_MEMORY, f"{container}: killed for using more than its memory limit")
     restarts = status.get("restartCount", 0)
     last_words = (ended.get("message") or "").strip().rsplit("\n", 1)[-1]
-    text = f"{container}: exit code {ended.get('exitCode')}, restarted {restarts} times"
+    text = f"{container}: exit code {ended.get('exitCode')}, restarted {counted(restarts, 'time')}"
     return Problem(Reason.CRASH_LOOPING, f"{text}: {last_words}" if last_words else text)
 
 

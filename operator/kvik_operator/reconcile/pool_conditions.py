@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import Condition
 from kvik_operator.names import ENGINE_REASONS, ConditionType, Reason
 from kvik_operator.objects.model_source import place_in_words
@@ -68,7 +69,7 @@ def first_problem(findings: Findings) -> Problem | None:
 def _ready(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.READY
     if findings.ready > 0:
-        message = f"{findings.ready} of {findings.wanted} pods ready"
+        message = f"{findings.ready} of {counted(findings.wanted, 'pod')} ready"
         return Condition(type_, "True", Reason.PODS_READY, message)
     if findings.stopped and (problem is None or not findings.applied.problems):
         return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0")
@@ -82,8 +83,7 @@ def _model_loaded(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.MODEL_LOADED
     if findings.ready > 0:
         name = findings.observed.effective.model.name
-        count = f"{findings.ready} pod" if findings.ready == 1 else f"{findings.ready} pods"
-        return Condition(type_, "True", Reason.MODEL_LOADED, f"{name} is loaded in {count}")
+        return Condition(type_, "True", Reason.MODEL_LOADED, f"{name} is loaded in {counted(findings.ready, 'pod')}")
     if findings.stopped:
         return Condition(type_, "False", Reason.STOPPED, "spec.replicas is 0")
     if problem is not None:
@@ -149,7 +149,7 @@ def _most_urgent(findings: Findings, pods: Sequence[PodState]) -> Problem | None
     reason = min(counts, key=_BY_URGENCY.index)
     _, problem = min((item for item in problems if item[1].reason is reason), key=lambda item: item[0])
     others = counts[reason] - 1
-    return Problem(reason, f"{problem.message} (and {others} more pods)") if others else problem
+    return Problem(reason, f"{problem.message} (and {counted(others, 'more pod')})") if others else problem
 
 
 def _as_the_pool_has_it(problem: Problem, observed: Observed) -> Problem:

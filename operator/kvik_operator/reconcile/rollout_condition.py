@@ -6,6 +6,7 @@ controller has looked at the new one.
 
 from typing import Final
 
+from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import Condition, find
 from kvik_operator.crd.inferencepool import RolloutStrategy
 from kvik_operator.names import ConditionType, Reason
@@ -57,9 +58,10 @@ def _is_complete(findings: Findings) -> bool:
 
 def _how_far(findings: Findings) -> str:
     if findings.stopped:
-        return f"stopping: {len(findings.pods)} pods left"
+        return f"stopping: {counted(len(findings.pods), 'pod')} left"
     new, old = len(findings.current), len(findings.older)
-    return f"{new} of {findings.wanted} pods are new, {old} old ones left, {findings.ready} ready in all"
+    of_all = f"{new} of {counted(findings.wanted, 'pod')} {'is' if findings.wanted == 1 else 'are'} new"
+    return f"{of_all}, {counted(old, 'old one')} left, {findings.ready} ready in all"
 
 
 def _way_out(findings: Findings, problem: Problem) -> str:

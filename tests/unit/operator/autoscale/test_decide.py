@@ -84,6 +84,8 @@ def test_without_any_data_the_pool_holds() -> None:
     decision = decide(load(0.0, 2.25, fresh=0, silent=3), 3, POLICY, PoolMemory(), 0.0)
     assert decision.desired is None
     assert decision.formula == "no load data: 3 of its pods say nothing; holds at 3"
+    one = decide(load(0.0, 0.75, fresh=0, silent=1), 1, POLICY, PoolMemory(), 0.0)
+    assert one.formula == "no load data: 1 of its pods says nothing; holds at 1"
 
 
 def test_a_pool_outside_its_bounds_is_brought_inside_even_without_data() -> None:

@@ -143,6 +143,10 @@ async def test_idleness_scales_down_after_the_window() -> None:
     await world.rounds(2)  # a third of the window later
     assert world.written == [2, 1]
     assert world.report.reason is Reason.SCALING_ON_LOAD
+    assert [event.message.partition(" on ")[0] for event in world.events] == [
+        "from 3 to 2 replicas",
+        "from 2 to 1 replica",
+    ]
 
 
 async def test_only_the_leader_writes_but_every_replica_decides() -> None:

@@ -6,7 +6,7 @@ from kvik_operator.crd.conditions import MAX_MESSAGE, Condition, find, parse_tim
 from kvik_operator.names import ConditionType, Reason
 from tests.support.pools import NOW
 
-READY = Condition(ConditionType.READY, "True", Reason.PODS_READY, "1 of 1 pods ready")
+READY = Condition(ConditionType.READY, "True", Reason.PODS_READY, "1 of 1 pod ready")
 NOT_READY = Condition(ConditionType.READY, "False", Reason.STARTING, "waiting for a node")
 LATER = NOW + timedelta(minutes=5)
 

@@ -125,6 +125,8 @@ def test_a_crash_shows_its_exit_code_and_last_words() -> None:
     reason, message = problem_of(make_pod(engine=restarting(ended(1, log), restarts=4)))
     assert reason is Reason.CRASH_LOOPING
     assert message == "Pod chat-1, container engine: exit code 1, restarted 4 times: RuntimeError: boom"
+    _, once = problem_of(make_pod(engine=restarting(ended(1, log), restarts=1)))
+    assert once == "Pod chat-1, container engine: exit code 1, restarted 1 time: RuntimeError: boom"
 
 
 def test_an_engine_that_ends_again_and_again_without_an_error_is_a_crash_too() -> None:

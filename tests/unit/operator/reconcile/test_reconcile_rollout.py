@@ -125,6 +125,19 @@ async def test_a_roll_counts_its_pods_from_its_first_moment_on() -> None:
     assert (told["status"], told["message"]) == ("False", "0 of 2 pods are new, 2 old ones left, 2 ready in all")
 
 
+async def test_a_roll_of_one_pod_counts_it_as_one() -> None:
+    operator = Operator()
+    await operator.settle()
+    assert operator.cluster.condition("Ready")["message"] == "1 of 1 pod ready"
+    operator.change(batching={"maxRequests": 8})
+    await operator.look()
+    told = operator.cluster.condition("RolloutComplete")["message"]
+    assert told == "0 of 1 pod is new, 1 old one left, 1 ready in all"
+    operator.change(replicas=0)
+    await operator.look()
+    assert operator.cluster.condition("RolloutComplete")["message"] == "stopping: 1 pod left"
+
+
 async def test_the_error_of_a_revision_that_is_being_left_goes_with_the_spec_that_made_it() -> None:
     """Pods that crash live on until their successors are ready, and their error is no news any more."""
     operator = Operator()

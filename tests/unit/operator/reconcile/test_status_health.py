@@ -88,7 +88,10 @@ def test_the_engines_word_is_told_before_a_vaguer_one_and_counted() -> None:
     lost = restarting(ended(78, "ModelInvalid: truncated"))
     scene.pods = [make_pod("a", engine=CRASH), make_pod("b", engine=lost), make_pod("c", engine=lost)]
     scene.look()
-    assert scene.condition("Ready") == ("False", "ModelInvalid", "Pod b: truncated (and 1 more pods)")
+    assert scene.condition("Ready") == ("False", "ModelInvalid", "Pod b: truncated (and 1 more pod)")
+    scene.pods.append(make_pod("d", engine=lost))
+    scene.look()
+    assert scene.condition("Ready")[2] == "Pod b: truncated (and 2 more pods)"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_pool_that_is_fought_over_is_told_by_an_event_once() -> None:
 
 
 def test_a_serving_pool_that_says_nothing_any_more_is_told_by_an_event_and_a_starting_one_is_not() -> None:
-    silent = report(active=False, reason=Reason.NO_LOAD_DATA, message="1 of its pods say nothing", desired=None)
+    silent = report(active=False, reason=Reason.NO_LOAD_DATA, message="1 of its pods says nothing", desired=None)
     scene = Scene(scaling=SCALING)
     scene.look()
     scene.scaling = silent
