@@ -49,10 +49,13 @@ class Request:
     prompt_tokens: int
     output_tokens: int
     patience: float = math.inf
-    """Seconds after which the client leaves, unless its answer has begun."""
+    """Seconds after which the client leaves, if its prompt still waits in the queue and no token has come."""
     first_token_at: float | None = None
     ended_at: float | None = None
     refused: bool = False
+
+    def has_left(self, now: float) -> bool:
+        return self.first_token_at is None and now >= self.at + self.patience
 
     @property
     def ttft(self) -> float | None:
@@ -237,7 +240,7 @@ class SimulatedPod:
             self._prefilling.append(row)
 
     def _drop_departed(self) -> None:
-        gone = [row for row in self._queue if self.now >= row.request.at + row.request.patience]
+        gone = [row for row in self._queue if row.request.has_left(self.now)]
         for row in gone:
             self._queue.remove(row)
             row.request.ended_at = self.now

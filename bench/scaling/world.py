@@ -183,7 +183,7 @@ def run(scenario: Scenario, policy: Policy, seed: int = 1) -> Outcome:
         if wanted != current:
             current = wanted
             changes.append((now, current))
-            fleet.scale(now, current, roll.surge)
+        fleet.scale(now, current, roll.surge)
         now += PERIOD_SECONDS
         while coming is not None and coming.at < now:
             chance.choice(fleet.ready(coming.at)).pod.submit(coming)

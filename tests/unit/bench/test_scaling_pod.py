@@ -82,6 +82,12 @@ def test_a_client_that_leaves_the_queue_gets_nothing() -> None:
     assert requests[4].ended_at is not None
 
 
+def test_a_client_whose_answer_has_begun_stays_though_its_request_is_preempted() -> None:
+    requests = [Request(0.0, 1500, 1000, patience=5.0) for _ in range(2)]
+    served(*requests)
+    assert all((request.ended_at or 0) > 999 * MODEL.step_seconds for request in requests)
+
+
 def test_the_report_tells_what_is_held_and_what_waits() -> None:
     pod = SimulatedPod("pod", MODEL, 0.0)
     for _ in range(6):

@@ -70,6 +70,13 @@ def test_a_roll_replaces_every_pod_and_never_has_fewer_warm_ones_than_asked_for(
     assert not first & last
 
 
+def test_a_scale_down_in_the_middle_of_a_roll_leaves_no_pod_too_many() -> None:
+    """It may take the last old pod while its successor starts."""
+    script = Script([(65.0, 1)])
+    run(replace(QUIET, requests=busy(), replicas=2, roll=Span(30, 600)), script)
+    assert len(script.shown[-1][1]) == 1
+
+
 def test_scaling_down_takes_pods_that_still_start_first() -> None:
     script = Script([(0.0, 3), (10.0, 1)])
     run(QUIET, script)
