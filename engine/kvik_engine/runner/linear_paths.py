@@ -22,6 +22,8 @@ ROWS = (1, 8, 16, 128)
 _PASSES = 4
 _SAMPLE_BYTES = 8 << 20
 """Of weights that are multiplied by in turn: more than a core's own cache holds, as in a step, and soon done."""
+_MOST_COPIES = 64
+"""Of a small weight, whose products take the time of a call and not of their bytes."""
 _GAIN = 0.95
 """Packed weights have to take less than this of the time: below it the difference may be chance."""
 
@@ -91,7 +93,7 @@ def measure(weight: Tensor) -> dict[int, PathSeconds]:
     """By row count, for about a tenth of a second in all: products with as much of the weight, or as many copies of it,
     as make the sample."""
     part = weight[: max(1, _SAMPLE_BYTES // (weight[0].numel() * weight.itemsize))]
-    copies = max(1, _SAMPLE_BYTES // (part.numel() * part.itemsize))
+    copies = min(_MOST_COPIES, max(1, _SAMPLE_BYTES // (part.numel() * part.itemsize)))
     plain = [PlainProduct(part.clone()) for _ in range(copies)]
     packed = [PackedProduct(part) for _ in range(copies)]
     measured = {}

@@ -150,6 +150,23 @@ def test_measuring_tells_times_for_every_row_count_and_leaves_the_weight_alone(m
 
 
 @needs_onednn
+@pytest.mark.parametrize("shape", [(16, 16), (1, 1), (160, 96)])
+def test_a_small_weight_is_not_multiplied_until_it_weighs_as_much_as_a_large_one(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    """A model of tiny layers took half a minute a shape to load: sixteen thousand copies of 512 bytes."""
+    made: list[Tensor] = []
+
+    def packed(part: Tensor) -> PackedProduct:
+        made.append(part)
+        return PackedProduct(part)
+
+    monkeypatch.setattr(linear_paths, "PackedProduct", packed)
+    assert set(linear_paths.measure(weight(*shape))) == set(ROWS)
+    assert len(made) == 64
+
+
+@needs_onednn
 def test_packing_lets_the_plain_weight_go() -> None:
     taken: list[weakref.ref[Tensor]] = []
 
