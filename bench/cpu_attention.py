@@ -22,6 +22,7 @@ from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.params import SamplingParams
 from kvik_engine.runner.runner import ModelRunner
+from kvik_kernels.cpu.library import LibraryUnavailable, load_library
 
 ROWS = (1, 8, 16)
 CONTEXTS = (128, 576)
@@ -44,10 +45,17 @@ def main() -> int:
     options = parser.parse_args()
     clock: Callable[[], float] = time.thread_time if options.threads == 1 else time.perf_counter
 
-    report = Report("cpu_attention", {"model": "demo", "dtype": "bf16", "threads": options.threads})
+    try:
+        kernels = load_library().best.name.lower()
+    except LibraryUnavailable as reason:
+        parser.exit(1, f"nothing to compare with torch: the kernels cannot be used: {reason}\n")
+    facts = {"model": "demo", "dtype": "bf16", "threads": options.threads, "kernels": kernels}
+    report = Report("cpu_attention", facts)
     most = max(options.rows)
     for context in options.contexts:
         runner = load_demo(rows=most, prompt=context, dtype="bf16")
+        if runner._backend.name == "cpu":
+            parser.exit(1, "nothing to compare with torch: the engine does not use the kernels for this model\n")
         torch.set_num_threads(options.threads)
         backends = CpuBackend(), runner._backend
         demo = DemoRows(runner, rows=most, prompt=context, steps=2 * options.steps)

@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
 # Makes .venv: uv, the locked packages of requirements/dev.txt, and the four packages of this repository, editable;
 # and builds the kernels for CPUs beside their sources.
-# Does nothing, in a few milliseconds, while the files it was made from are unchanged.
+# While the files it was made from are unchanged it only looks, in a moment, whether those kernels are built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+
+# Returns at once where they are built. Tried each time: a compiler may have come since.
+build_cpu_kernels() {
+    .venv/bin/python -m kvik_kernels.cpu.build ||
+        say "Going on without the CPU kernels: the engine leaves their work to torch, their tests fail"
+}
 
 inputs=(requirements/uv.txt requirements/dev.txt {engine,operator,kernels,kubectl}/pyproject.toml scripts/setup.sh
     kernels/kvik_kernels/cpu/{*.h,*.cpp,build.py,library.py})
 key=$({ pwd && cat "${inputs[@]}"; } | sha256sum)
 if [ -x .venv/bin/uv ] && [ "$(cat .venv/made-from 2>/dev/null)" = "$key" ]; then
+    build_cpu_kernels
     exit 0
 fi
-
-say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 
 # A Python of 3.11 or later that can make environments (Debian packs ensurepip apart).
 find_python() {
@@ -58,8 +65,7 @@ if [ "$(uname -m)" = x86_64 ]; then
         { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends g++ >/dev/null; } || true
     fi
     say "Building the CPU kernels"
-    .venv/bin/python -m kvik_kernels.cpu.build ||
-        say "Going on without the CPU kernels: the engine leaves their work to torch, their tests fail"
+    build_cpu_kernels
 fi
 printf '%s\n' "$key" >.venv/made-from
 say "Ready: .venv"

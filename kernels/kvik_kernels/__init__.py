@@ -1,4 +1,5 @@
-"""Triton kernels with their plain torch truth; imports torch, triton and the standard library only.
+"""Kernels with their plain torch truth, in Triton and, for CPUs, in C++ (`kvik_kernels.cpu`); imports torch, triton and
+the standard library only.
 
 Importing this package loads neither torch nor triton: each operation imports its kernel inside the call. The names
 below are the functions; the modules of an operation are reached as `from kvik_kernels.kv_write import naive`.

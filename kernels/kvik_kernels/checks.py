@@ -31,6 +31,12 @@ def require_unit_stride(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name}: the last dimension must be contiguous, its stride is {tensor.stride(-1)}")
 
 
+def require_positive(name: str, value: int) -> None:
+    """Raise ValueError unless `value` is 1 or more."""
+    if value < 1:
+        raise ValueError(f"{name}: expected 1 or more, got {value}")
+
+
 def require_all_fit(dtype: torch.dtype, *tensors: tuple[str, torch.Tensor, tuple[int | None, ...]]) -> None:
     """Name, tensor and shape of each, all of one dtype and with a contiguous last dimension. For calls that are made in
     every layer: tells in a microsecond that all is well, and looks for what is wrong only if it is not."""

@@ -45,6 +45,7 @@ class KernelPath:
             kv_heads=layout.heads,
             group=self._heads // layout.heads,
             width=layout.width,
+            blocks=cache.buffer.shape[0],
             block_tokens=layout.block_tokens,
             dtype=cache.buffer.dtype,
             threads=torch.get_num_threads(),
@@ -59,6 +60,7 @@ class KernelPath:
                 batch.slots,
                 kv_heads=layout.heads,
                 width=layout.width,
+                blocks=cache.buffer.shape[0],
                 block_tokens=layout.block_tokens,
                 dtype=cache.buffer.dtype,
             )

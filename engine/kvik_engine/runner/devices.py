@@ -68,7 +68,7 @@ def _cpu_path(model: ModelConfig, dtype: torch.dtype) -> CpuPath | None:
     try:
         library = load_library()
     except LibraryUnavailable as reason:
-        log.warning("attention of short rows: by torch, as there are no kernels for this CPU: %s", reason)
+        log.warning("attention of short rows: by torch: the kernels cannot be used: %s", reason)
         return None
     log.info("attention of short rows: by kernels for %s", library.best.name.lower())
     return KernelPath(library, heads=model.heads)

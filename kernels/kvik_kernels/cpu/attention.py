@@ -6,14 +6,13 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvik_kernels.checks import require_all_fit, require_dtype, require_shape, require_unit_stride
+from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
 from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
+from kvik_kernels.cpu.structs import SPLIT_TOKENS, Layer, Queries
 
 if TYPE_CHECKING:
     import torch
 
-SPLIT_TOKENS = 256
-"""As in queries.h: a query's past is split into so many tokens, by its own length alone."""
 WIDTH_MULTIPLE, MOST_WIDTH = 16, 256
 ONE_THREAD_TOKENS = 1024
 """Tokens, times KV heads, below which waking a second thread takes longer than it saves."""
@@ -40,13 +39,15 @@ class PagedQueries:
         kv_heads: int,
         group: int,
         width: int,
+        blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
         threads: int,
         instruction_set: InstructionSet | None = None,
     ) -> None:
         """block_tables: int32 `[rows, blocks]`; only the entries of blocks that a query sees are read. group: query
-        heads of one KV head. instruction_set: the best one when None. The result does not depend on `threads`.
+        heads of one KV head. blocks: of the cache. instruction_set: the best one when None. The result does not depend
+        on `threads`.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -57,22 +58,26 @@ class PagedQueries:
         require_unit_stride("block_tables", block_tables)
         if not serves(width, dtype):
             raise ValueError(f"width: {width} elements of {dtype} are not served")
+        if instruction_set is not None and instruction_set > library.best:
+            raise ValueError(f"instruction_set: this CPU has no {instruction_set.name}, at best {library.best.name}")
+        require_positive("block_tokens", block_tokens)
         heads = kv_heads * group
         self._library = library
-        self._set = library.best if instruction_set is None else min(instruction_set, library.best)
+        self._set = instruction_set or library.best
         self._shape = (len(queries), heads, width)
         self._dtype = dtype
-        self._cache = (None, kv_heads, block_tokens, width)
+        self._cache = (blocks, kv_heads, block_tokens, width)
         splits, numbers = 0, list[int]()
         for query in queries:
             numbers += (*query, splits)
             splits += splits_of(query)
         self._queries = torch.tensor(numbers, dtype=torch.int64)
         self._tables = block_tables
+        self._require_all_inside(queries, blocks, block_tokens)
         self._partials = torch.empty((splits, heads, width + 2) if splits > len(queries) else 0, dtype=torch.float32)
         self._pending = torch.empty((len(queries), kv_heads), dtype=torch.int32)
         seen = sum(query.end - query.first for query in queries) * kv_heads
-        self._all = _Queries(
+        self._all = Queries(
             self._queries.data_ptr(),
             block_tables.data_ptr(),
             block_tables.stride(0),
@@ -89,6 +94,24 @@ class PagedQueries:
             threads if seen > ONE_THREAD_TOKENS else 1,
         )
 
+    def _require_all_inside(self, queries: Sequence[Query], blocks: int, block_tokens: int) -> None:
+        """The kernels follow what they are given: a wrong entry would read another request's keys, or no cache."""
+        tables = self._tables
+        fitting = self._library.functions.kvik_queries_that_fit(
+            self._queries.data_ptr(),
+            len(queries),
+            tables.data_ptr(),
+            tables.stride(0),
+            *tables.shape,
+            blocks,
+            block_tokens,
+        )
+        if fitting < len(queries):
+            query, (rows, columns) = queries[fitting], tables.shape
+            if 0 <= query.table < rows and 0 <= query.first <= query.end <= columns * block_tokens:
+                raise ValueError(f"block_tables: a block that {query} sees is none of {blocks}")
+            raise ValueError(f"queries: {query} is not inside block tables of {rows} rows of {columns} blocks")
+
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float) -> torch.Tensor:
         """query: `[queries, heads, width]` in the order of the queries, heads of one KV head side by side; keys,
         values: strided views `[blocks, kv_heads, block_tokens, width]`. Returns `[queries, heads, width]`, zeros for a
@@ -102,7 +125,7 @@ class PagedQueries:
             self._dtype, ("query", query, self._shape), ("keys", keys, self._cache), ("values", values, self._cache)
         )
         out = torch.empty(self._shape, dtype=self._dtype)
-        layer = _Layer(
+        layer = Layer(
             query.data_ptr(),
             keys.data_ptr(),
             values.data_ptr(),
@@ -125,36 +148,3 @@ def serves(width: int, dtype: torch.dtype) -> bool:
 def splits_of(query: Query) -> int:
     """Parts that a query's past is computed in, which threads may share. One that sees nothing is still answered."""
     return max(1, -(-(query.end - query.first) // SPLIT_TOKENS))
-
-
-class _Queries(ctypes.Structure):
-    """`struct Queries` of queries.h."""
-
-    _fields_ = (
-        ("queries", ctypes.c_void_p),
-        ("tables", ctypes.c_void_p),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("table_stride", "count", "splits", "kv_heads", "group", "width", "block_tokens", "dtype")
-        ),
-        ("partials", ctypes.c_void_p),
-        ("pending", ctypes.c_void_p),
-        ("parallel", ctypes.c_void_p),
-        ("threads", ctypes.c_int64),
-    )
-
-
-class _Layer(ctypes.Structure):
-    """`struct Layer` of queries.h."""
-
-    _fields_ = (
-        ("query", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("query_strides", ctypes.c_int64 * 2),
-        ("key_strides", ctypes.c_int64 * 3),
-        ("value_strides", ctypes.c_int64 * 3),
-        ("out_strides", ctypes.c_int64 * 2),
-        ("scale", ctypes.c_float),
-    )

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kvik_kernels.cpu.library import FOLDER, library_path
+from kvik_kernels.cpu.library import ARCHITECTURES, FOLDER, SOURCES, library_path
 
 FLAGS = (
     "-std=c++17",
@@ -34,44 +34,57 @@ ATTENTION = {"attend_avx2": AVX2, "attend_avx512": AVX512, "attend_avx512_bf16":
 """By the function that the file makes, what it may use. What calls them is built for any x86-64."""
 
 
-def build(compiler: str) -> Path:
-    """Compile and link, and put the library in its place whole.
+def find_compiler() -> str | None:
+    """The C++ compiler that is taken, where there is one."""
+    return shutil.which("g++") or shutil.which("clang++")
 
-    Raises subprocess.CalledProcessError, with what the compiler said.
+
+def build(compiler: str) -> Path:
+    """Compile and link copies of the sources, so that the name fits whatever is edited meanwhile, and put the library
+    in its place whole.
+
+    Raises OSError, and subprocess.CalledProcessError with what the compiler said.
     """
-    target = library_path()
-    target.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        objects = [_compile(compiler, f"{name}.cpp", Path(scratch, f"{name}.o"), ()) for name in ("library", "write")]
+    built = FOLDER / "built"
+    built.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=built) as folder:
+        scratch = Path(folder)
+        for source in SOURCES:
+            shutil.copy(FOLDER / source, scratch)
+        target = library_path(scratch)
+        objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks")]
         for function, flags in ATTENTION.items():
-            output = Path(scratch, f"{function}.o")
-            objects.append(_compile(compiler, "attention.cpp", output, (*flags, f"-DKVIK_ISA={function}")))
-        linked = Path(scratch, target.name)
+            objects.append(_compile(compiler, scratch, "attention", function, (*flags, f"-DKVIK_ISA={function}")))
+        linked = scratch / target.name
         # No C++ library is used: the result needs libc alone.
         _run(compiler, "-shared", "-nodefaultlibs", "-o", str(linked), *objects, "-lgcc", "-lc")
         os.replace(linked, target)
-    for stale in target.parent.glob("*.so"):
+    for stale in built.glob("*.so"):
         if stale != target:
-            stale.unlink()
+            # Another build beside this one may have done it.
+            stale.unlink(missing_ok=True)
     return target
 
 
-def _compile(compiler: str, source: str, output: Path, flags: tuple[str, ...]) -> str:
-    _run(compiler, *FLAGS, *flags, "-c", str(FOLDER / source), "-o", str(output))
-    return str(output)
+def _compile(compiler: str, scratch: Path, source: str, name: str, flags: tuple[str, ...]) -> str:
+    output = str(scratch / f"{name}.o")
+    _run(compiler, *FLAGS, *flags, "-c", str(scratch / f"{source}.cpp"), "-o", output)
+    return output
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    if done.stderr:
+        print(done.stderr, end="", file=sys.stderr)
 
 
 def main() -> int:
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if platform.machine() not in ARCHITECTURES:
         print(f"CPU kernels: none are written for {platform.machine()}; torch computes", file=sys.stderr)
         return 0
     if library_path().exists():
         return 0
-    compiler = shutil.which("g++") or shutil.which("clang++")
+    compiler = find_compiler()
     if compiler is None:
         print("CPU kernels: no C++ compiler (Debian's package g++) is here", file=sys.stderr)
         return 1
@@ -79,6 +92,9 @@ def main() -> int:
         build(compiler)
     except subprocess.CalledProcessError as error:
         print(f"CPU kernels: the build failed\n{error.stderr}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"CPU kernels: the build failed: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -8,6 +8,9 @@ void attend_avx2(const Queries &all, const Layer &layer);
 void attend_avx512(const Queries &all, const Layer &layer);
 void attend_avx512_bf16(const Queries &all, const Layer &layer);
 void write(const Writes &all, const NewTokens &layer);
+int64_t queries_that_fit(const Query *queries, int64_t count, const int32_t *tables, int64_t table_stride,
+                         const Bounds &bounds);
+int64_t slots_that_fit(const int64_t *slots, int64_t count, int64_t end);
 
 }  // namespace kvik
 
@@ -22,6 +25,25 @@ EXPORTED int kvik_instruction_set() {
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (!avx512) return 1;
     return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
+}
+
+// How this library understands queries.h, in the order of sizes() in structs.py.
+EXPORTED void kvik_sizes(int64_t *out) {
+    const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
+                             sizeof(kvik::Writes), sizeof(kvik::NewTokens), kvik::kSplitTokens};
+    for (const int64_t size : sizes) *out++ = size;
+}
+
+// How many of the first queries fit, up to one that does not.
+EXPORTED int64_t kvik_queries_that_fit(const kvik::Query *queries, int64_t count, const int32_t *tables,
+                                       int64_t table_stride, int64_t rows, int64_t columns, int64_t blocks,
+                                       int64_t block_tokens) {
+    return kvik::queries_that_fit(queries, count, tables, table_stride, {rows, columns, blocks, block_tokens});
+}
+
+// How many of the first slots lie before `end`, up to one that does not.
+EXPORTED int64_t kvik_slots_that_fit(const int64_t *slots, int64_t count, int64_t end) {
+    return kvik::slots_that_fit(slots, count, end);
 }
 
 EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }

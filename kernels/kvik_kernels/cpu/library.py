@@ -10,14 +10,26 @@ import ctypes
 import functools
 import hashlib
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from kvik_kernels.cpu import structs
+
 FOLDER = Path(__file__).parent
-SOURCES = ("queries.h", "vectors_avx2.h", "vectors_avx512.h", "attention.cpp", "write.cpp", "library.cpp", "build.py")
+SOURCES = (
+    "queries.h",
+    "vectors_avx2.h",
+    "vectors_avx512.h",
+    "attention.cpp",
+    "write.cpp",
+    "checks.cpp",
+    "library.cpp",
+    "build.py",
+)
 
-
+ARCHITECTURES = ("x86_64", "AMD64")
 DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
 """`enum Dtype` of queries.h."""
 
@@ -38,11 +50,11 @@ class InstructionSet(IntEnum):
     AVX512_BF16 = 3
 
 
-def library_path() -> Path:
-    """Where the library of these sources is, once it is built."""
+def library_path(sources: Path | None = None) -> Path:
+    """Where the library of these sources is, once it is built: of those beside this file when None."""
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((FOLDER / name).read_bytes())
+        digest.update(((sources or FOLDER) / name).read_bytes())
     return FOLDER / "built" / f"kvik_cpu-{digest.hexdigest()[:16]}.so"
 
 
@@ -53,14 +65,16 @@ class Library:
     functions: ctypes.CDLL
     best: InstructionSet
     """The last set that this CPU and its system have."""
+    openmp: Path | None
+    """The OpenMP runtime that torch has loaded; None where there is none: kernels run on one thread."""
     parallel: int | None
-    """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; None: kernels run on one thread."""
+    """The address of its GOMP_parallel."""
 
 
 @functools.cache
 def load_library() -> Library:
     """Load the library once for this process, after torch. Raises LibraryUnavailable."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if platform.machine() not in ARCHITECTURES:
         raise CpuNotServed(f"none are written for {platform.machine()}")
     path = library_path()
     if not path.exists():
@@ -69,24 +83,53 @@ def load_library() -> Library:
         functions = ctypes.CDLL(str(path))
     except OSError as error:
         raise LibraryUnavailable(f"they cannot be loaded: {error}") from error
+    _require_equal_structs(functions)
     functions.kvik_instruction_set.restype = ctypes.c_int
     functions.kvik_attend.restype = None
     functions.kvik_attend.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     functions.kvik_write.restype = None
     functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    functions.kvik_queries_that_fit.restype = ctypes.c_int64
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    functions.kvik_queries_that_fit.argtypes = (pointer, number, pointer, number, number, number, number, number)
+    functions.kvik_slots_that_fit.restype = ctypes.c_int64
+    functions.kvik_slots_that_fit.argtypes = (pointer, number, number)
     best = functions.kvik_instruction_set()
     if best == 0:
         raise CpuNotServed("this CPU has no AVX2")
-    return Library(functions, InstructionSet(best), _openmp_parallel())
+    openmp = _torchs_openmp()
+    return Library(functions, InstructionSet(best), openmp, None if openmp is None else _parallel(openmp))
 
 
-def _openmp_parallel() -> int | None:
+def _require_equal_structs(functions: ctypes.CDLL) -> None:
+    """Where structs.py and queries.h differ, the kernels would read and write what is not theirs."""
+    own = structs.sizes()
+    told = (ctypes.c_int64 * len(own))()
+    functions.kvik_sizes(told)
+    odd = [name for (name, size), there in zip(own.items(), told, strict=True) if size != there]
+    if odd:
+        raise LibraryUnavailable(f"structs.py and queries.h differ in {', '.join(odd)}")
+
+
+def _torchs_openmp() -> Path | None:
     """Found among what is mapped, for a library of the same name elsewhere would bring threads of its own."""
-    import torch  # noqa: F401
+    import torch
 
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = Path(line.partition("/")[1] + line.partition("/")[2])
-        if path.name.startswith(("libgomp", "libiomp5", "libomp")) and path.exists():
-            runtime = ctypes.CDLL(str(path))
-            return ctypes.cast(runtime.GOMP_parallel, ctypes.c_void_p).value
-    return None
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return openmp_runtime((Path("/" + line.partition("/")[2]) for line in lines), Path(torch.__file__).parent)
+
+
+def openmp_runtime(mapped: Iterable[Path], torch_folder: Path) -> Path | None:
+    """The OpenMP runtime among mapped files: torch's own, where another package brought one too."""
+    names = ("libgomp", "libiomp5", "libomp")
+    found = [path for path in mapped if path.name.startswith(names) and path.is_file()]
+    own = (torch_folder, torch_folder.with_name("torch.libs"))
+    found.sort(key=lambda path: not any(path.is_relative_to(folder) for folder in own))
+    return found[0] if found else None
+
+
+def _parallel(openmp: Path) -> int | None:
+    function = getattr(ctypes.CDLL(str(openmp)), "GOMP_parallel", None)
+    if function is None:
+        raise LibraryUnavailable(f"{openmp} has no GOMP_parallel")
+    return ctypes.cast(function, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-// What Python hands over: mirrored by kvik_kernels/cpu/attention.py. Strides are in elements.
+// What Python hands over: mirrored by kvik_kernels/cpu/structs.py. Strides are in elements.
 #pragma once
 
 #include <stdint.h>
@@ -11,6 +11,14 @@ struct Query {
     int64_t first;
     int64_t end;
     int64_t items;  // splits of the queries before this one
+};
+
+// What a step's indices must stay below.
+struct Bounds {
+    int64_t rows;     // of the block tables
+    int64_t columns;
+    int64_t blocks;   // of the cache
+    int64_t block_tokens;
 };
 
 enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
@@ -48,7 +56,7 @@ struct Layer {
     float scale;
 };
 
-// New keys and values of one layer, and where they go.
+// Where new keys and values go, in each layer.
 struct Writes {
     const int64_t *slots;  // [tokens]: block * block_tokens + offset
     int64_t tokens;
@@ -58,6 +66,7 @@ struct Writes {
     int64_t dtype;
 };
 
+// New keys and values of one layer.
 struct NewTokens {
     const void *key;
     const void *value;

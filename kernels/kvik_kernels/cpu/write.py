@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from kvik_kernels.checks import require_all_fit, require_dtype, require_shape, require_unit_stride
+from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
 from kvik_kernels.cpu.library import DTYPES, Library
+from kvik_kernels.cpu.structs import NewTokens, Writes
 
 if TYPE_CHECKING:
     import torch
@@ -22,10 +23,12 @@ class PagedWrites:
         *,
         kv_heads: int,
         width: int,
+        blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
     ) -> None:
         """slots: int64 `[tokens]`, block * block_tokens + offset; a slot that is named twice gets either token.
+        blocks: of the cache.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -36,12 +39,16 @@ class PagedWrites:
         require_unit_stride("slots", slots)
         if str(dtype) not in DTYPES:
             raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype}")
+        require_positive("block_tokens", block_tokens)
+        fitting = library.functions.kvik_slots_that_fit(slots.data_ptr(), len(slots), blocks * block_tokens)
+        if fitting < len(slots):
+            raise ValueError(f"slots: {int(slots[fitting])} is none of {blocks} blocks of {block_tokens} tokens")
         self._library = library
         self._slots = slots
         self._dtype = dtype
         self._new = (slots.shape[0], kv_heads, width)
-        self._cache = (None, kv_heads, block_tokens, width)
-        self._all = _Writes(slots.data_ptr(), *self._new, block_tokens, DTYPES[str(dtype)])
+        self._cache = (blocks, kv_heads, block_tokens, width)
+        self._all = Writes(slots.data_ptr(), *self._new, block_tokens, DTYPES[str(dtype)])
 
     def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """key, value: `[tokens, kv_heads, width]`; keys, values: strided views `[blocks, kv_heads, block_tokens,
@@ -53,7 +60,7 @@ class PagedWrites:
         require_all_fit(
             self._dtype, ("key", key, new), ("value", value, new), ("keys", keys, cache), ("values", values, cache)
         )
-        layer = _NewTokens(
+        layer = NewTokens(
             key.data_ptr(),
             value.data_ptr(),
             keys.data_ptr(),
@@ -64,27 +71,3 @@ class PagedWrites:
             values.stride()[:3],
         )
         self._library.functions.kvik_write(ctypes.byref(self._all), ctypes.byref(layer))
-
-
-class _Writes(ctypes.Structure):
-    """`struct Writes` of queries.h."""
-
-    _fields_ = (
-        ("slots", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "width", "block_tokens", "dtype")),
-    )
-
-
-class _NewTokens(ctypes.Structure):
-    """`struct NewTokens` of queries.h."""
-
-    _fields_ = (
-        ("key", ctypes.c_void_p),
-        ("value", ctypes.c_void_p),
-        ("keys", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("new_key_strides", ctypes.c_int64 * 2),
-        ("new_value_strides", ctypes.c_int64 * 2),
-        ("key_strides", ctypes.c_int64 * 3),
-        ("value_strides", ctypes.c_int64 * 3),
-    )

@@ -2,6 +2,7 @@
 
 import itertools
 import mmap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def queries_of(case: PagedCase) -> list[Query]:
 def attend(
     case: PagedCase, instruction_set: InstructionSet | None = None, *, threads: int = 2, only: slice = slice(None)
 ) -> torch.Tensor:
-    _, kv_heads, block_tokens, width = case.k_cache.shape
+    blocks, kv_heads, block_tokens, width = case.k_cache.shape
     paged = PagedQueries(
         load_library(),
         queries_of(case)[only],
@@ -48,6 +49,7 @@ def attend(
         kv_heads=kv_heads,
         group=case.q.shape[1] // kv_heads,
         width=width,
+        blocks=blocks,
         block_tokens=block_tokens,
         dtype=case.q.dtype,
         threads=threads,
@@ -154,6 +156,7 @@ def test_a_pool_of_more_than_2_to_the_31_elements_is_indexed_right(instruction_s
         kv_heads=1,
         group=2,
         width=64,
+        blocks=blocks[-1] + 1,
         block_tokens=16,
         dtype=torch.float16,
         threads=1,
@@ -171,7 +174,7 @@ def test_the_past_is_split_by_its_own_length_alone(seen: int, splits: int) -> No
 def test_arguments_that_do_not_fit_are_named() -> None:
     case = paged_case([Row(40, 1)], q_heads=2, kv_heads=1, head_dim=64)
 
-    def queries(tables: torch.Tensor = case.block_tables, width: int = 64) -> PagedQueries:
+    def queries(tables: torch.Tensor = case.block_tables, width: int = 64, block_tokens: int = 16) -> PagedQueries:
         return PagedQueries(
             load_library(),
             [Query(0, 0, 40)],
@@ -179,7 +182,8 @@ def test_arguments_that_do_not_fit_are_named() -> None:
             kv_heads=1,
             group=2,
             width=width,
-            block_tokens=16,
+            blocks=len(case.k_cache),
+            block_tokens=block_tokens,
             dtype=torch.float32,
             threads=1,
         )
@@ -187,6 +191,8 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     for width in (0, 40, 272):
         with pytest.raises(ValueError, match="width"):
             queries(width=width)
+    with pytest.raises(ValueError, match="block_tokens"):
+        queries(block_tokens=0)
     with pytest.raises(TypeError, match="block_tables"):
         queries(tables=case.block_tables.long())
     with pytest.raises(ValueError, match="query"):
@@ -195,6 +201,75 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         queries().attend(case.q, case.k_cache, case.v_cache.half(), scale=1.0)
     with pytest.raises(ValueError, match="keys"):
         queries().attend(case.q, case.k_cache.transpose(2, 3), case.v_cache, scale=1.0)
+    with pytest.raises(ValueError, match="values"):
+        queries().attend(case.q, case.k_cache, case.v_cache[:-1], scale=1.0)
+
+
+def plan(query: Query, tables: list[list[int]]) -> PagedQueries:
+    """Beside a query that sees nothing, over a cache of 5 blocks of 16 tokens."""
+    return PagedQueries(
+        load_library(),
+        [Query(0, 0, 0), query],
+        torch.tensor(tables, dtype=torch.int32),
+        kv_heads=1,
+        group=2,
+        width=64,
+        blocks=5,
+        block_tokens=16,
+        dtype=torch.float32,
+        threads=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Query(2, 0, 40),
+        Query(-1, 0, 40),
+        Query(1, -1, 40),
+        Query(1, 41, 40),
+        Query(1, 0, 49),
+        Query(1, 49, 49),
+        Query(1, 0, 1 << 60),
+    ],
+    ids=str,
+)
+def test_a_query_outside_its_block_tables_is_refused(query: Query) -> None:
+    """A kernel would read past the table, and then at any address."""
+    with pytest.raises(ValueError, match="queries: .* 2 rows of 3 blocks"):
+        plan(query, [[0, 0, 0], [1, 2, 3]])
+
+
+@pytest.mark.parametrize("block", [-1, 5, (1 << 31) - 1])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_seen_block_that_the_cache_does_not_have_is_refused(block: int, at: int) -> None:
+    table = [1, 2, 4]
+    table[at] = block
+
+    with pytest.raises(ValueError, match="block_tables: .* none of 5"):
+        plan(Query(1, 0, 33), [[0, 0, 0], table])
+
+
+def test_blocks_that_no_query_sees_may_be_anything() -> None:
+    """Those behind a window have other owners by now, and those past the end have none."""
+    plan(Query(1, 16, 32), [[-1, 9, 9], [77, 4, -1]])
+
+
+def test_an_instruction_set_that_this_cpu_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="instruction_set: this CPU has no AVX512"):
+        PagedQueries(
+            replace(load_library(), best=InstructionSet.AVX2),
+            [Query(0, 0, 1)],
+            torch.zeros(1, 1, dtype=torch.int32),
+            kv_heads=1,
+            group=1,
+            width=64,
+            blocks=1,
+            block_tokens=16,
+            dtype=torch.float32,
+            threads=1,
+            instruction_set=InstructionSet.AVX512,
+        )
 
 
 def test_the_kernels_use_the_threads_that_torch_has() -> None:
@@ -204,4 +279,5 @@ def test_the_kernels_use_the_threads_that_torch_has() -> None:
     mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
 
     assert load_library().parallel is not None
-    assert len([path for path in mapped if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))]) == 1
+    runtimes = [path for path in mapped if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))]
+    assert runtimes == [str(load_library().openmp)]

@@ -1,14 +1,25 @@
 """How the CPU kernels are built and found."""
 
+import ctypes
+import os
 import platform
 import shutil
 from pathlib import Path
 
 import pytest
 
-from kvik_kernels.cpu import build, library
-from kvik_kernels.cpu.library import FOLDER, SOURCES, LibraryUnavailable, library_path, load_library
-from tests.support.cpu_kernels import needs_kernels
+from kvik_kernels.cpu import build, library, structs
+from kvik_kernels.cpu.library import (
+    FOLDER,
+    SOURCES,
+    Library,
+    LibraryUnavailable,
+    library_path,
+    load_library,
+    openmp_runtime,
+)
+from tests.support import cpu_kernels
+from tests.support.cpu_kernels import needs_compiler, needs_kernels
 
 
 @pytest.fixture
@@ -21,6 +32,19 @@ def copied_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "FOLDER", tmp_path)
     monkeypatch.setattr(library, "load_library", library.load_library.__wrapped__)
     return tmp_path
+
+
+@pytest.fixture
+def quick_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that writes empty files, for what is done around it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "g++"
+    script.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: >"$2"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(build, "find_compiler", lambda: str(script))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    return script
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -60,7 +84,7 @@ def test_another_architecture_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.main() == 0
 
 
-@needs_kernels
+@needs_compiler
 def test_a_build_takes_the_stale_ones_away_and_leaves_nothing_else(
     copied_sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +96,7 @@ def test_a_build_takes_the_stale_ones_away_and_leaves_nothing_else(
     assert {path.name for path in copied_sources.iterdir()} == {*SOURCES, "built"}
 
 
-@needs_kernels
+@needs_compiler
 def test_what_the_compiler_says_is_shown_and_no_library_is_left(
     copied_sources: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,11 +107,117 @@ def test_what_the_compiler_says_is_shown_and_no_library_is_left(
     assert not library_path().exists()
 
 
-@needs_kernels
 def test_without_a_compiler_the_build_says_what_is_missing(
     copied_sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(shutil, "which", lambda _: None)
 
     assert build.main() == 1
     assert "g++" in capsys.readouterr().err
+
+
+def test_warnings_of_a_build_that_succeeds_are_shown(
+    copied_sources: Path, quick_compiler: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick_compiler.write_text(quick_compiler.read_text() + "echo an odd conversion >&2\n")
+
+    assert build.main() == 0
+    assert "an odd conversion" in capsys.readouterr().err
+
+
+def test_a_stale_library_that_another_build_has_just_taken_away_is_no_error(
+    copied_sources: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copied_sources / "built/kvik_cpu-0123456789abcdef.so").write_bytes(b"stale")
+    unlink = Path.unlink
+
+    def taken_away(path: Path, missing_ok: bool = False) -> None:
+        os.remove(path)
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", taken_away)
+        assert build.main() == 0
+    assert list((copied_sources / "built").iterdir()) == [library_path()]
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(
+    copied_sources: Path, quick_compiler: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied_sources / "built").rmdir()
+    (copied_sources / "built").write_text("a file")
+
+    assert build.main() == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_sources_edited_during_a_build_give_no_library_of_their_name(
+    copied_sources: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = library_path()
+    run = build._run
+
+    def edit_and_run(*command: str) -> None:
+        with (copied_sources / "attention.cpp").open("a") as file:
+            file.write("// edited\n")
+        run(*command)
+
+    monkeypatch.setattr(build, "_run", edit_and_run)
+
+    assert build.main() == 0
+    assert before.exists()
+    assert not library_path().exists()
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["SPLIT_TOKENS", "QUERY_NUMBERS"])
+def test_a_library_that_understands_its_structs_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(structs, name, 128)
+
+    with pytest.raises(LibraryUnavailable, match="structs.py and queries.h differ in (kSplitTokens|Query)$"):
+        load_library.__wrapped__()
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["Queries", "Layer", "Writes", "NewTokens"])
+def test_a_struct_with_a_field_that_cpp_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    longer = type(name, (getattr(structs, name),), {"_fields_": (("more", ctypes.c_int64),)})
+    monkeypatch.setattr(structs, name, longer)
+
+    with pytest.raises(LibraryUnavailable, match=f"differ in {name}$"):
+        load_library.__wrapped__()
+
+
+@pytest.mark.parametrize("own", ["torch/lib/libgomp.so.1", "torch.libs/libgomp-98b21ff3.so.1.0.0"])
+def test_torchs_openmp_runtime_is_taken_wherever_others_are_mapped(tmp_path: Path, own: str) -> None:
+    """scikit-learn brings a libgomp of its own."""
+    other, torchs = tmp_path / "scikit_learn.libs/libgomp-d22c30c5.so.1.0.0", tmp_path / own
+    for path in (other, torchs):
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+    assert openmp_runtime([tmp_path / "libc.so.6", other, torchs], tmp_path / "torch") == torchs
+    assert openmp_runtime([torchs, other], tmp_path / "torch") == torchs
+    assert openmp_runtime([tmp_path / "gone/libgomp.so.1", other], tmp_path / "torch") == other
+    assert openmp_runtime([tmp_path / "libc.so.6"], tmp_path / "torch") is None
+
+
+@needs_kernels
+def test_an_openmp_runtime_without_the_call_leaves_all_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's can be built without GCC's names. Another runtime would keep threads of its own."""
+    monkeypatch.setattr(library, "_torchs_openmp", library_path)
+
+    with pytest.raises(LibraryUnavailable, match="no GOMP_parallel"):
+        load_library.__wrapped__()
+
+
+def test_tests_of_kernels_that_are_only_not_built_are_neither_skipped_nor_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_built() -> Library:
+        raise LibraryUnavailable("not built")
+
+    monkeypatch.setattr(cpu_kernels, "load_library", not_built)
+
+    assert cpu_kernels.usable_sets()[0]

@@ -15,9 +15,9 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 def write(key: torch.Tensor, value: torch.Tensor, layer: torch.Tensor, slots: torch.Tensor) -> None:
     """layer: [blocks, keys and values, heads, block_tokens, width]."""
-    _, _, heads, block_tokens, width = layer.shape
+    blocks, _, heads, block_tokens, width = layer.shape
     writes = PagedWrites(
-        load_library(), slots, kv_heads=heads, width=width, block_tokens=block_tokens, dtype=layer.dtype
+        load_library(), slots, kv_heads=heads, width=width, blocks=blocks, block_tokens=block_tokens, dtype=layer.dtype
     )
     writes.write(key, value, layer[:, 0], layer[:, 1])
 
@@ -72,3 +72,25 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         write(torch.zeros(1, 8, 2).transpose(1, 2)[:, :1], new, layer, torch.tensor([1]))
     with pytest.raises(TypeError, match="dtype"):
         write(new, new, layer.double(), torch.tensor([1]))
+
+
+@pytest.mark.parametrize("slot", [-1, 8, 1 << 62])
+def test_a_slot_outside_the_cache_is_refused_before_anything_is_written(slot: int) -> None:
+    """torch's index_copy_ raises IndexError; a kernel would write into whatever lies there."""
+    layer = torch.zeros(2, 2, 1, 4, 8)
+    new = torch.ones(3, 1, 8)
+
+    with pytest.raises(ValueError, match=f"slots: {slot} is none of 2 blocks of 4 tokens"):
+        write(new, new, layer, torch.tensor([0, 7, slot]))
+    assert not layer.any()
+
+
+def test_a_layer_with_fewer_blocks_than_were_told_is_refused() -> None:
+    layer = torch.zeros(2, 2, 1, 4, 8)
+    new = torch.ones(1, 1, 8)
+    writes = PagedWrites(
+        load_library(), torch.tensor([7]), kv_heads=1, width=8, blocks=2, block_tokens=4, dtype=torch.float32
+    )
+
+    with pytest.raises(ValueError, match="values"):
+        writes.write(new, new, layer[:, 0], layer[:1, 1])

@@ -166,7 +166,7 @@ def test_without_kernels_torch_attends_and_the_log_says_why(
 
     assert choose_backend("auto", CPU, replace(TINY, head_dim=64), torch.bfloat16).name == "cpu"
     assert [record.message for record in caplog.records] == [
-        f"attention of short rows: by torch, as there are no kernels for this CPU: {reason}"
+        f"attention of short rows: by torch: the kernels cannot be used: {reason}"
     ]
 
 

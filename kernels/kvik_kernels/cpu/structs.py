@@ -1,0 +1,77 @@
+"""What is handed to the C++ kernels: the structs of queries.h, field by field. Loading the library compares sizes."""
+
+from __future__ import annotations
+
+import ctypes
+
+SPLIT_TOKENS = 256
+"""`kSplitTokens`: a query's past is split into so many tokens, by its own length alone."""
+QUERY_NUMBERS = 4
+"""int64 fields of `struct Query`."""
+
+
+class Queries(ctypes.Structure):
+    """`struct Queries`."""
+
+    _fields_ = (
+        ("queries", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("table_stride", "count", "splits", "kv_heads", "group", "width", "block_tokens", "dtype")
+        ),
+        ("partials", ctypes.c_void_p),
+        ("pending", ctypes.c_void_p),
+        ("parallel", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
+class Layer(ctypes.Structure):
+    """`struct Layer`."""
+
+    _fields_ = (
+        ("query", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("query_strides", ctypes.c_int64 * 2),
+        ("key_strides", ctypes.c_int64 * 3),
+        ("value_strides", ctypes.c_int64 * 3),
+        ("out_strides", ctypes.c_int64 * 2),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Writes(ctypes.Structure):
+    """`struct Writes`."""
+
+    _fields_ = (
+        ("slots", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "width", "block_tokens", "dtype")),
+    )
+
+
+class NewTokens(ctypes.Structure):
+    """`struct NewTokens`."""
+
+    _fields_ = (
+        ("key", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("new_key_strides", ctypes.c_int64 * 2),
+        ("new_value_strides", ctypes.c_int64 * 2),
+        ("key_strides", ctypes.c_int64 * 3),
+        ("value_strides", ctypes.c_int64 * 3),
+    )
+
+
+def sizes() -> dict[str, int]:
+    """By name in queries.h, in the order in which the library tells its own."""
+    structs = (Queries, Layer, Writes, NewTokens)
+    return {
+        "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
+        **{each.__name__: ctypes.sizeof(each) for each in structs},
+        "kSplitTokens": SPLIT_TOKENS,
+    }
