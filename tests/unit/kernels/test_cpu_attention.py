@@ -236,7 +236,7 @@ def plan(query: Query, tables: list[list[int]]) -> PagedQueries:
 )
 def test_a_query_outside_its_block_tables_is_refused(query: Query) -> None:
     """A kernel would read past the table, and then at any address."""
-    with pytest.raises(ValueError, match="queries: .* 2 rows of 3 blocks"):
+    with pytest.raises(ValueError, match=r"queries: .* 2 rows of 3 blocks"):
         plan(query, [[0, 0, 0], [1, 2, 3]])
 
 
@@ -246,7 +246,7 @@ def test_a_seen_block_that_the_cache_does_not_have_is_refused(block: int, at: in
     table = [1, 2, 4]
     table[at] = block
 
-    with pytest.raises(ValueError, match="block_tables: .* none of 5"):
+    with pytest.raises(ValueError, match=r"block_tables: .* none of 5"):
         plan(Query(1, 0, 33), [[0, 0, 0], table])
 
 

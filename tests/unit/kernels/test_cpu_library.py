@@ -177,7 +177,7 @@ def test_a_library_that_understands_its_structs_otherwise_is_refused(
 ) -> None:
     monkeypatch.setattr(structs, name, 128)
 
-    with pytest.raises(LibraryUnavailable, match="structs.py and queries.h differ in (kSplitTokens|Query)$"):
+    with pytest.raises(LibraryUnavailable, match=r"structs\.py and queries\.h differ in (kSplitTokens|Query)$"):
         load_library.__wrapped__()
 
 
