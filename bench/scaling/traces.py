@@ -18,7 +18,7 @@ DEMO_POD = PodModel(
     max_queued=256,
     startup_seconds=30.0,
 )
-"""Rates like those that `bench.scaling.calibrate` finds for the embedded model; a start with its node's part."""
+"""Near the embedded model on two idle cores (docs/performance.md), a start with its node's part. Not yet calibrated."""
 TTFT_OBJECTIVE = 2.0
 """Seconds: that of the class Balanced."""
 LONGEST_PROMPT = 4000
