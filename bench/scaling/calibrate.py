@@ -1,7 +1,7 @@
 """Measures on the real engine what a simulated pod has to know of it: `python -m bench.scaling.calibrate`.
 
-The embedded model in one thread, on the clock of that thread's CPU time. On a machine with nothing else to do, what it prints
-belongs into traces.DEMO_POD.
+The embedded model in one thread, on the clock of that thread's CPU time. On a machine with nothing else to do, what it
+prints belongs into traces.DEMO_POD.
 """
 
 import statistics
