@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
+POD_GRACE = 15.0
+"""Seconds that the chart gives an operator to end, before the kubelet kills it."""
 ENGINE_IMAGE = "kvik.test/engine:0.1.0"
 
 
@@ -44,7 +46,7 @@ class OperatorProcess:
     def __exit__(self, *_: object) -> None:
         if self.exit_status() is None:
             self.resume()
-            self.terminate()
+            self.terminate(POD_GRACE)
 
     def start(self) -> None:
         with self._log.open("ab") as log:
