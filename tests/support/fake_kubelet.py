@@ -22,6 +22,8 @@ from tests.support.stub_engine.engine import Overrides, StubEngine, StubOptions
 from tests.support.stub_engine.http import metrics_app
 
 METRICS_PORT = 8001
+DRAINS = "tests.kvik.dev/drains"
+"""A finalizer."""
 _OPTIONS = StubOptions("stub", 32, 256, 728, 16, 50.0, 1000.0, 0.0, 0.0, 1.0)
 
 
@@ -38,6 +40,8 @@ class FakeKubelet:
     `crashes` says whose engine ends again and again once it was started (default: nobody's).
     `room` is the number of pods of a namespace that there are nodes for (default: any number). What is beyond it is
     told to be unschedulable, as by a scheduler that has said so for `waited` seconds.
+    `drains` is how many seconds a deleted pod goes on, as one whose streams are still open; set it before pods start,
+    since a pod without a node has no grace: the API server keeps it for a finalizer of ours.
     """
 
     def __init__(self, api: CoreV1Api, period: float = 0.2) -> None:
@@ -47,6 +51,8 @@ class FakeKubelet:
         self.crashes: Callable[[Mapping[str, Any]], bool] = lambda _: False
         self.room: int | None = None
         self.waited = 0.0
+        self.drains = 0.0
+        self._ending: dict[str, float] = {}
         self._load: dict[str, Any] = {}
         self._pods: dict[str, _Running] = {}
         # A pod that starts while the load changes must not keep the old one.
@@ -89,15 +95,24 @@ class FakeKubelet:
         pods = self._api.list_pod_for_all_namespaces(label_selector="kvik.dev/pool", _request_timeout=5).items
         for pod in pods:
             if pod.metadata.deletion_timestamp is not None:
-                self._api.delete_namespaced_pod(
-                    pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
-                )
+                self._end(pod)
             elif not pod.status.pod_ip:
                 self._schedule(pod, pods)
         for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
             with self._changing_load:
                 gone = self._pods.pop(uid)
             self._call(gone.runner.cleanup())
+
+    def _end(self, pod: Any) -> None:
+        since = self._ending.setdefault(pod.metadata.uid, time.monotonic())
+        if time.monotonic() - since < self.drains:
+            return
+        if pod.metadata.finalizers:
+            self._patch(pod, {"finalizers": None})
+        else:
+            self._api.delete_namespaced_pod(
+                pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
+            )
 
     def _schedule(self, pod: Any, pods: Sequence[Any]) -> None:
         neighbours = [other for other in pods if other.metadata.namespace == pod.metadata.namespace]
@@ -111,8 +126,15 @@ class FakeKubelet:
     def _start(self, pod: Any) -> None:
         """Until the API server has taken the pod's status, which may need another round."""
         running = self._pods.get(pod.metadata.uid) or self._run_engine(pod.metadata.uid)
+        if self.drains:
+            self._patch(pod, {"finalizers": [DRAINS]})
         crashes = self.crashes(self._api.api_client.sanitize_for_serialization(pod))
         self._patch_status(pod, (crashing_status if crashes else ready_status)(pod, running.address))
+
+    def _patch(self, pod: Any, metadata: Mapping[str, Any]) -> None:
+        self._api.patch_namespaced_pod(
+            pod.metadata.name, pod.metadata.namespace, {"metadata": metadata}, _request_timeout=5
+        )
 
     def _patch_status(self, pod: Any, status: Mapping[str, Any]) -> None:
         self._api.patch_namespaced_pod_status(

@@ -112,8 +112,10 @@ class Rig:
             namespace=self.namespace, name=name, body={"spec": dict(spec)}, **POOL
         )
 
-    def delete(self, name: str = "chat") -> None:
-        self._pools.delete_namespaced_custom_object(namespace=self.namespace, name=name, **POOL)
+    def delete(self, name: str = "chat", propagation: str = "Background") -> None:
+        self._pools.delete_namespaced_custom_object(
+            namespace=self.namespace, name=name, propagation_policy=propagation, **POOL
+        )
 
     def pool(self, name: str = "chat") -> Object | None:
         try:

@@ -28,5 +28,11 @@ def claim(stored: Object, key: PoolKey, pool_uid: str) -> Claim:
     return Claim.OURS if _labelled(stored, key) else Claim.FOREIGN
 
 
+def is_unowned(stored: Object, key: PoolKey, pool_uid: str) -> bool:
+    """Ours to write, and without an owner: never had one, or lost it when its pool was deleted with `--cascade=orphan`."""
+    owned = any(owner.get("controller") for owner in stored["metadata"].get("ownerReferences") or ())
+    return not owned and claim(stored, key, pool_uid) is Claim.OURS
+
+
 def _labelled(stored: Object, key: PoolKey) -> bool:
     return (stored["metadata"].get("labels") or {}).get(LABEL_POOL) == key.name

@@ -12,6 +12,7 @@ from kvik_operator.objects.network_policy import network_policy
 from kvik_operator.objects.pod_template import termination_grace_seconds
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
+from kvik_operator.reconcile.adoption import is_unowned
 from kvik_operator.reconcile.pod_state import hash_label
 from kvik_operator.reconcile.rollout import pace
 from kvik_operator.reconcile.try_again import try_again
@@ -70,12 +71,14 @@ def needs_fresh_look(observed: Observed, plan: RevisionPlan, wanted: Desired) ->
     """Whether the pool should be read anew before this is carried out, since the watch may have missed something.
 
     Something would be scaled down or deleted; or a child would be made that was there before: then either somebody
-    deleted it, or the pool is gone and the garbage collector is taking its children.
+    deleted it, or the pool is gone and the garbage collector is taking its children; or a child would get an owner:
+    if the pool was deleted and its children orphaned, the garbage collector would take what names it as owner again.
     """
     lost = any(ChildKind(manifest["kind"]) not in observed.children for manifest in wanted.manifests)
     remade = (lost or bool(plan.write)) and bool(observed.pool.status.get("observedGeneration"))
     less = bool(wanted.unwanted or plan.delete) or wanted.replicas < deployed_replicas(observed)
-    return remade or less
+    unowned = any(is_unowned(child, observed.key, observed.pool.uid) for child in observed.children.values())
+    return remade or less or unowned
 
 
 def configured_engine(device: Device, options: ReconcileOptions) -> EngineImage:

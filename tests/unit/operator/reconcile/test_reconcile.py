@@ -366,6 +366,26 @@ async def test_a_deleted_pool_whose_event_was_missed_is_not_built_again(missing:
     assert operator.cluster.writes() == []
 
 
+@pytest.mark.parametrize("stripped", [*ChildKind])
+@pytest.mark.parametrize("fresh", [None, terminating(make_pool())], ids=["gone", "going"])
+async def test_a_child_that_was_orphaned_gets_no_owner_that_goes(fresh: Any, stripped: ChildKind) -> None:
+    """Else the garbage collector takes it, and the pods with it. The child's watch may be ahead of the pool's."""
+    operator = Operator()
+    await operator.settle()
+    operator.cluster.fresh_pool = fresh
+    del operator.cluster.children[stripped]["metadata"]["ownerReferences"]
+    assert await operator.look() == LOOK_AGAIN_SOON
+    assert operator.cluster.writes() == []
+
+
+async def test_a_child_that_lost_its_owner_by_hand_gets_it_back() -> None:
+    operator = Operator()
+    await operator.settle()
+    del operator.cluster.children[ChildKind.DEPLOYMENT]["metadata"]["ownerReferences"]
+    await operator.look()
+    assert operator.cluster.writes() == ["apply Deployment"]
+
+
 async def test_switching_network_policies_off_removes_ours_and_leaves_others() -> None:
     operator = Operator()
     await operator.settle()
