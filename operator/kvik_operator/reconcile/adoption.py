@@ -29,7 +29,7 @@ def claim(stored: Object, key: PoolKey, pool_uid: str) -> Claim:
 
 
 def is_unowned(stored: Object, key: PoolKey, pool_uid: str) -> bool:
-    """Ours to write, and without an owner: never had one, or lost it when its pool was deleted with `--cascade=orphan`."""
+    """Ours to write, and without an owner: never had one, or lost it to `kubectl delete --cascade=orphan`."""
     owned = any(owner.get("controller") for owner in stored["metadata"].get("ownerReferences") or ())
     return not owned and claim(stored, key, pool_uid) is Claim.OURS
 
