@@ -120,16 +120,16 @@ def test_running_waiting_and_refused_requests_show_in_load(either: LiveEngine) -
     refused = parse_load(either.get("/load")[1], 0.0).refused_total
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(chat, either, 100)]
-        wait_until(lambda: either.load["running"] == 1, 20, pause=0.01)
+        wait_until(lambda: either.load["running"] == 1, pause=0.01)
         busy.append(pool.submit(chat, either, 1))
-        wait_until(lambda: either.load["waiting"] == 1, 20, pause=0.01)
+        wait_until(lambda: either.load["waiting"] == 1, pause=0.01)
         assert either.load["kv_blocks_used"] > 0
         status, headers, answer = chat(either)
         assert [future.result()[0] for future in busy] == [200, 200]
     assert status == 429
     assert int(headers["Retry-After"]) >= 1
     assert set(answer["error"]) == {"message", "type", "param", "code"}
-    wait_until(lambda: either.load["kv_blocks_used"] == 0 and either.load["running"] == 0, 20)
+    wait_until(lambda: either.load["kv_blocks_used"] == 0 and either.load["running"] == 0)
     after = parse_load(either.get("/load")[1], 0.0)
     assert (after.waiting, after.refused_total - refused) == (0, 1)
 
@@ -147,10 +147,10 @@ def test_sigterm_drains_as_the_contract_says(kind: str, tmp_path: Path) -> None:
         assert engine.process is not None
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(chat, engine, 100)
-            wait_until(lambda: engine.load["running"] == 1, 20, pause=0.01)
+            wait_until(lambda: engine.load["running"] == 1, pause=0.01)
             begin = time.monotonic()
             engine.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: engine.load["state"] == "draining", 10, pause=0.01)
+            wait_until(lambda: engine.load["state"] == "draining", pause=0.01)
             assert engine.probe("/ready") == 200
             status, headers, _ = chat(engine, 1)
             assert (status, headers.get("Connection", "").lower()) == (200, "close")

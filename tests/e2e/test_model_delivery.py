@@ -13,7 +13,7 @@ import pytest
 from tests.support import stand_in_hub
 from tests.support.kubectl import Kubectl, condition, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 POOL = "inferencepools.kvik.dev"
 NAME = "from-hub"

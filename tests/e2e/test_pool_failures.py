@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kubectl import Kubectl, condition, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 POOL = "inferencepools.kvik.dev"
 MODEL_FILE = "file:///models/smollm2-135m-instruct/model.gguf"

@@ -77,7 +77,7 @@ def light_traffic(kubectl: Kubectl, images: Images, name: str) -> Iterator[Any]:
 def test_a_pool_is_ready_90_seconds_after_kubectl_apply(pools: Kubectl) -> None:
     pools.apply(EXAMPLE.read_text())
 
-    wait_for("the pool to be Ready", lambda: is_true(pools, "Ready"), 90, lambda: describe(pools))
+    wait_for("the pool to be Ready", lambda: is_true(pools, "Ready"), 90, lambda: describe(pools), patience=1)
 
     pool = pools.get(POOL, NAME)
     assert pool is not None

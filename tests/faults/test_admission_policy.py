@@ -13,7 +13,7 @@ from tests.support.kubectl import condition
 from tests.support.operator_rig import COLLECTED_WITHIN, Rig, eventually
 from tests.support.running_operator import NAME, NAMESPACE, RELEASE, helm
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 POLICIES = "validatingadmissionpolicies,validatingadmissionpolicybindings"
 BUNDLED = "file:///models/x/model.gguf"
@@ -201,7 +201,7 @@ def test_the_operator_does_its_work_and_nothing_else_under_its_own_policy(confin
     eventually("one pod", lambda: (rig.pool() or {})["status"]["ready"] == "1/1", 60, rig.explain)
     rig.kubectl("annotate", "deployment/chat", "kvik.dev/manifest-hash=x", "--overwrite")
     eventually("the drift to be put right", lambda: _manifest_hash(rig) != "x", 30, rig.explain)
-    assert rig.events("PodsReady")
+    eventually("the Event of ready pods", lambda: rig.events("PodsReady"), 10)
     assert not [line for line in operator.log_lines() if "not what the Kvik operator does" in str(line)]
 
     rig.kubectl("create", "service", "clusterip", "mine", "--tcp=1:1")

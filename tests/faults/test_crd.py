@@ -23,7 +23,7 @@ from tests.support.kubectl import wait_for
 from tests.support.pools import NOW, at, make_deployment, make_pod
 from tests.support.refused_pools import REFUSED, SOURCE
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[2]
 CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"

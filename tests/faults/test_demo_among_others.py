@@ -6,7 +6,7 @@ from scripts import demo
 from scripts.demo_ownership import ClaimError, ensure_namespace
 from tests.support.operator_rig import Rig
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_demo_takes_away_its_own_namespace_and_nobodys_operator_or_pools(

@@ -14,7 +14,7 @@ from tests.support.hostile_pools import HOSTILE, NASTY, SOURCE, TYPICAL, Hostile
 from tests.support.kubectl import condition
 from tests.support.operator_rig import POOL, Rig, eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = yaml.safe_load((ROOT / "crds" / "inferencepools.kvik.dev.yaml").read_text())["spec"]["versions"][0]["schema"][

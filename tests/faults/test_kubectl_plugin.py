@@ -13,7 +13,7 @@ import pytest
 from tests.support.kubectl import condition
 from tests.support.operator_rig import Rig, eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 NEWER = "--engine-image-cpu=kvik.test/engine:0.2.0-cpu"
 
@@ -52,8 +52,10 @@ def by_kubectl(rig: Rig, *arguments: str) -> list[str]:
 @contextlib.contextmanager
 def running(rig: Rig, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(command(rig, *arguments), stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def images(rig: Rig) -> set[str]:
@@ -115,7 +117,7 @@ def test_drain_waits_for_the_disruption_budget_and_then_for_the_pod(operated: Ri
         said = [line for line in draining.stdout if not line.startswith("waiting: ")]
         assert "ends once its running answers have" in said[0]
         assert said[1].startswith(f"pod {second} is gone after ")
-        assert draining.wait(30) == 0
+        assert draining.wait(90) == 0
     eventually("two ready pods again", lambda: ready(rig) == 2, 60, rig.explain)
     assert first not in failure(rig, "drain", "nobody")
 

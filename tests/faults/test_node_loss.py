@@ -10,7 +10,7 @@ import pytest
 from tests.support.kubectl import condition, wait_for
 from tests.support.operator_rig import Rig, eventually
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 GOES, STAYS = "node-that-goes", "node-that-stays"
 """With all its nodes silent, a cluster suspects itself, and keeps every pod where it is."""

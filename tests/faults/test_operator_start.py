@@ -27,4 +27,4 @@ def test_a_sigterm_while_it_starts_ends_it_in_time(tmp_path: Path, after: float)
     with OperatorProcess(kubeconfig, log, lease_namespace="system", lease_name="operator") as operator:
         eventually("its first words", lambda: '"starting"' in log.read_text(), 30, operator.log_tail)
         time.sleep(after)
-        assert operator.terminate(patience=10) == 0  # of the fifteen seconds that a pod has
+        assert operator.terminate() == 0

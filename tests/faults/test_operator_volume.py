@@ -58,5 +58,5 @@ def test_two_hundred_pools_of_ten_pods_settle_in_little_memory(operated: Rig) ->
     assert rate <= 60
     assert operator.probe("/live")[0] == 200
     begin = time.monotonic()
-    assert operator.terminate(30) == 0
+    assert operator.terminate() == 0
     assert time.monotonic() - begin < 10  # of the pod's fifteen

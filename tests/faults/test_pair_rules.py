@@ -25,7 +25,7 @@ from tests.support.control_plane import RunningControlPlane
 from tests.support.engine_reads import engine_reads
 from tests.support.pools import SOURCE, spec_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 CRD = Path(__file__).resolve().parents[2] / "crds" / "inferencepools.kvik.dev.yaml"
 

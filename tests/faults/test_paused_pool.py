@@ -5,7 +5,7 @@ import pytest
 from tests.support.kubectl import condition
 from tests.support.operator_rig import Rig, eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 POOL = "inferencepools.kvik.dev/chat"
 
 

@@ -17,7 +17,7 @@ from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import COLLECTED_WITHIN
 from tests.support.running_operator import NAME, NAMESPACE, helm, install, running_operator
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[2]
 POOLS = "inferencepools.kvik.dev"

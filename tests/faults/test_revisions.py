@@ -10,7 +10,7 @@ from tests.support.kubectl import condition as condition_of
 from tests.support.operator_process import ENGINE_IMAGE
 from tests.support.operator_rig import COLLECTED_WITHIN, Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 OLD = f"{ENGINE_IMAGE}-cpu"
 NEW = "kvik.test/engine:0.2.0-cpu"

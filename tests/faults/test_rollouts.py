@@ -9,7 +9,7 @@ from kvik_operator.names import ANNOTATION_ROLL_IN_PLACE
 from tests.support.kubectl import condition as condition_of
 from tests.support.operator_rig import Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 SURGE = {"maxSurge": 1, "maxUnavailable": 0}
 IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}

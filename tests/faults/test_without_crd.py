@@ -10,7 +10,7 @@ from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import eventually, holds
 from tests.support.running_operator import RELEASE, helm, install, running_operator
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 FEED_DOWN_AFTER = 5
 QUICK = ("--relist-period=1", "--deaf-after=3", f"--feed-down-after={FEED_DOWN_AFTER}")

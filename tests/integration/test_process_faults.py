@@ -89,7 +89,7 @@ def gone_at(engine: LiveEngine, state: str) -> None:
             while connection.recv(4096).count(EVENT) < 1:
                 pass
         elif state != "body":
-            wait_until(lambda: engine.load["running"] + engine.load["waiting"] > 0, 30, pause=0.01)
+            wait_until(lambda: engine.load["running"] + engine.load["waiting"] > 0, pause=0.01)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # close with a reset
 
 
@@ -153,11 +153,11 @@ def test_a_stopped_core_fails_liveness_and_comes_back(module_engine: LiveEngine)
     os.kill(core, signal.SIGSTOP)
     try:
         started_at = time.monotonic()
-        wait_until(lambda: engine.probe("/live") == 503, limit + 5, pause=0.2)
+        wait_until(lambda: engine.probe("/live") == 503, limit + 30, pause=0.2)
         assert time.monotonic() - started_at > limit / 2
     finally:
         os.kill(core, signal.SIGCONT)
-    wait_until(lambda: engine.probe("/live") == 200, 15)
+    wait_until(lambda: engine.probe("/live") == 200)
     assert stream(engine, max_tokens=3).errors == []
 
 
@@ -169,12 +169,12 @@ def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
             (running,) = streams(engine, pool, 1, max_tokens=tokens_in(engine, seconds=15))
             assert engine.process is not None
             engine.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: engine.load["state"] == "draining", 5)
+            wait_until(lambda: engine.load["state"] == "draining")
             assert engine.probe("/ready") == 200
             late = stream(engine, max_tokens=3)
             assert late.status == 200
             assert b"Connection: close" in late.head
-            wait_until(lambda: stream(engine, max_tokens=1).status == 503, 10, pause=0.3)
+            wait_until(lambda: stream(engine, max_tokens=1).status == 503, pause=0.3)
             assert not running.done(), "the stream outlives the refusal"
             assert running.result(timeout=120).errors == []
         assert engine.end() == 0
@@ -190,7 +190,7 @@ def test_a_second_sigterm_ends_streams_with_an_error(tmp_path: Path) -> None:
         for _ in range(2):
             engine.process.send_signal(signal.SIGTERM)
             time.sleep(0.5)
-        result = running.result(timeout=30)
+        result = running.result(timeout=120)
         assert len(result.errors) == 1
         assert result.events[-1] == b"[DONE]"
         assert engine.end() == 0
@@ -205,5 +205,5 @@ def test_kvik_drain_makes_it_unready_and_a_killed_api_leaves_no_core(tmp_path: P
         assert engine.probe("/ready") == 503
         assert stream(engine, max_tokens=1).status == 200, "still accepted for 5 s"
         os.kill(engine.child("api.main"), signal.SIGKILL)
-        assert engine.end(30) != 0
-        wait_until(lambda: not alive(core), 5)
+        assert engine.end() != 0
+        wait_until(lambda: not alive(core))

@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 Object = Mapping[str, Any]
 T = TypeVar("T")
 
+SLOW_MACHINE = 3
+"""How many times as long as said a wait may take: what is said is what it takes at most where nobody else computes."""
+
 
 class KubectlError(RuntimeError):
     """kubectl failed; the text is what it printed on standard error."""
@@ -76,7 +79,7 @@ class PortForward(AbstractContextManager[str]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -88,19 +91,20 @@ def wait_for(
     detail: Callable[[], str] = lambda: "",
     *,
     every: float = 0.5,
+    patience: float = SLOW_MACHINE,
 ) -> T:
-    """What `probe` returns once it is neither None nor False; asks every `every` seconds.
+    """What `probe` returns once that is true; asks every `every` seconds. A `patience` of 1 is for what is promised.
 
     Raises:
         TimeoutError: with `what`, and `detail()` for whoever reads the log.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience * seconds
     while True:
         found = probe()
-        if found is not None and found is not False:
+        if found:
             return found
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}\n{detail()}")
+            raise TimeoutError(f"waited {patience * seconds:.0f} s for {what}\n{detail()}")
         time.sleep(every)
 
 

@@ -26,6 +26,7 @@ from kvik_engine.config import EngineConfig
 from kvik_engine.ipc.client import EngineClient
 from tests.support.byte_tokenizer import TEMPLATE, byte_text_model
 from tests.support.scripted_core import ScriptedCore, connected
+from tests.support.waiting import PATIENCE
 
 MODEL = "org/tiny"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -113,7 +114,7 @@ async def live_api(run_dir: Path, *, template: str | None = TEMPLATE, **config: 
         runner, server = await listen(api_app(service, status, page), api_socket := bind("127.0.0.1", 0))
         probe_runner, probe_server = await listen(probe_app(status, page), probe_socket := bind("127.0.0.1", 0))
         port, metrics_port = api_socket.getsockname()[1], probe_socket.getsockname()[1]
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             url = f"http://127.0.0.1:{port}"
             metrics_url = f"http://127.0.0.1:{metrics_port}"

@@ -92,7 +92,7 @@ class LiveEngine:
         """The official client, unmodified, without retries. One for all calls: it keeps connections until `stop`."""
         if self._client is None:
             url = f"http://127.0.0.1:{self.port}/v1"
-            self._client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+            self._client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=300)
         return self._client
 
     def probe(self, path: str) -> int | None:
@@ -100,7 +100,7 @@ class LiveEngine:
         return self.get(path)[0]
 
     def get(self, path: str, port: int | None = None) -> tuple[int | None, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.metrics_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.metrics_port, timeout=30)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -112,7 +112,7 @@ class LiveEngine:
 
     def post(self, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a POST on the API port."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -133,8 +133,8 @@ class LiveEngine:
 
     def wait_idle(self) -> None:
         """No request is left, and no block is owned."""
-        wait_until(lambda: self.load["running"] == 0 == self.load["waiting"], 30)
-        wait_until(lambda: self.load["kv_blocks_used"] == 0, 5)
+        wait_until(lambda: self.load["running"] == 0 == self.load["waiting"])
+        wait_until(lambda: self.load["kv_blocks_used"] == 0)
 
     def end(self, seconds: float = 60) -> int:
         """The exit code, once it ends by itself."""

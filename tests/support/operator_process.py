@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.kubectl import SLOW_MACHINE
+
 ROOT = Path(__file__).resolve().parents[2]
 POD_GRACE = 15.0
 """Seconds that the chart gives an operator to end, before the kubelet kills it."""
@@ -46,7 +48,7 @@ class OperatorProcess:
     def __exit__(self, *_: object) -> None:
         if self.exit_status() is None:
             self.resume()
-            self.terminate(POD_GRACE)
+            self.terminate()
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -63,22 +65,23 @@ class OperatorProcess:
         """None while it runs, or before it was started."""
         return None if self._process is None else self._process.poll()
 
-    def terminate(self, patience: float = 10.0) -> int:
+    def terminate(self) -> int:
         """SIGTERM, as the kubelet does it. Returns the exit status.
 
-        Raises TimeoutError with the stacks of all threads if it does not end within `patience` seconds.
+        Raises TimeoutError with the stacks of all threads if it does not end in time.
         """
+        patience = SLOW_MACHINE * POD_GRACE
         self.process.terminate()
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler writes into the log
-            self.process.wait(10)
+            self.process.wait(30)
             raise TimeoutError(f"did not end within {patience:.0f} s\n{self.log_tail(150)}") from None
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -88,7 +91,7 @@ class OperatorProcess:
 
     def probe(self, path: str) -> tuple[int, str]:
         """Status and text of `/live` or `/ready`; (0, why) when it does not answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=3)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             connection.request("GET", path)
             with connection.getresponse() as answer:

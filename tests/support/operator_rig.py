@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def eventually(what: str, probe: Callable[[], T | None], seconds: float, detail: Callable[[], str] = lambda: "") -> T:
-    """What `probe` returns once it is neither None nor False; asks ten times a second. Raises TimeoutError."""
+    """What `probe` returns once that is true; asks ten times a second. Raises TimeoutError, as `wait_for`."""
     return wait_for(what, probe, seconds, detail, every=0.1)
 
 

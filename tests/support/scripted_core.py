@@ -25,6 +25,7 @@ from kvik_engine.ipc.messages import (
     TopLogprob,
 )
 from tests.support.byte_tokenizer import VOCAB_SIZE
+from tests.support.waiting import PATIENCE
 
 CONTEXT = 256
 
@@ -173,7 +174,7 @@ async def connected(core: ScriptedCore) -> AsyncIterator[EngineClient]:
     core.start()
     client = EngineClient(core.path, api_id=7)
     client.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await client.wait_ready()
     try:
         yield client

@@ -6,8 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+PATIENCE = 60.0
+"""Seconds after which what is awaited counts as never to come: a bound for hanging, which says nothing of speed."""
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+
+async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Return when `condition()` holds; TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (what is awaited has no event to wait on)
@@ -23,7 +26,7 @@ async def settle(turns: int = 20) -> None:
         await asyncio.sleep(0.001)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30.0, pause: float = 0.05) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE, pause: float = 0.05) -> None:
     """The same for tests without an event loop."""
     end = time.monotonic() + seconds
     while not condition():

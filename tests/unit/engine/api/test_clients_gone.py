@@ -14,7 +14,7 @@ from kvik_engine.api import answer, sse
 from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.raw_requests import BODY, HEAD, Connect
-from tests.support.waiting import settle, until
+from tests.support.waiting import PATIENCE, settle, until
 
 
 async def test_a_client_gone_while_its_body_is_read_leaves_nothing(api: LiveApi, connect: Connect) -> None:
@@ -142,7 +142,7 @@ async def test_a_whole_answer_that_nobody_reads_ends_its_connection(
     await until(lambda: api.core.submits)
     await until(lambda: api.service.drain.active == 0)
     transport.resume_reading()
-    await asyncio.wait_for(closed.wait(), 5)
+    await asyncio.wait_for(closed.wait(), PATIENCE)
 
 
 async def test_a_silent_stream_gets_comments(api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +151,9 @@ async def test_a_silent_stream_gets_comments(api: LiveApi, connect: Connect, mon
     reader, writer = await connect()
     writer.write(HEAD % len(BODY) + BODY)
     for _ in range(3):
-        await asyncio.wait_for(reader.readuntil(b": waiting\n\n"), 5)
+        await asyncio.wait_for(reader.readuntil(b": waiting\n\n"), PATIENCE)
     api.core.gate.set()
-    assert b'"finish_reason":"stop"' in await asyncio.wait_for(reader.readuntil(b"[DONE]"), 5)
+    assert b'"finish_reason":"stop"' in await asyncio.wait_for(reader.readuntil(b"[DONE]"), PATIENCE)
 
 
 async def test_nothing_is_sent_before_the_core_took_the_request(api: LiveApi, connect: Connect) -> None:

@@ -18,7 +18,7 @@ from kvik_engine.api import body, connection, limits
 from kvik_engine.api.ports import bind
 from tests.support.live_api import LiveApi
 from tests.support.raw_requests import BODY, HEAD, Connect
-from tests.support.waiting import settle, until
+from tests.support.waiting import PATIENCE, settle, until
 
 
 def status(answer: bytes) -> int:
@@ -93,7 +93,7 @@ async def test_a_head_that_is_too_large_or_no_http_is_refused_in_json(
     """CVE-2025-48956 and its like: one request must not cost the server its memory."""
     reader, writer = await connect()
     writer.write(head)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
     assert status(answer) in (400, 431)
     assert error_of(answer)["type"] == "invalid_request_error"
     assert (await api.complete()).status == 200
@@ -106,7 +106,7 @@ async def test_broken_framing_in_a_body_is_answered_at_once(api: LiveApi, connec
     writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{   \r\n")
     await until(lambda: api.service.bodies.taken > 0)
     writer.write(b"ZZ\r\n")
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
     assert status(answer) == 400
     assert answer.count(b"HTTP/1.1 ") == 1
     assert error_of(answer)["message"] == "The request is not valid HTTP."
@@ -131,7 +131,7 @@ async def test_an_unknown_expectation_is_refused_in_json(
     """aiohttp does it before any middleware, as text, and fails on bytes that are no UTF-8."""
     reader, writer = await connect()
     writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: %s\r\n\r\n" % (path, value))
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
     assert status(answer) == 417
     assert error_of(answer)["type"] == "invalid_request_error"
 
@@ -140,9 +140,9 @@ async def test_a_client_may_wait_for_100_continue(api: LiveApi, connect: Connect
     reader, writer = await connect()
     head = HEAD % len(BODY)
     writer.write(head.replace(b"\r\n\r\n", b"\r\nExpect: 100-Continue\r\n\r\n"))
-    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE) == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(BODY)
-    assert status(await asyncio.wait_for(reader.readuntil(b"[DONE]"), 5)) == 200
+    assert status(await asyncio.wait_for(reader.readuntil(b"[DONE]"), PATIENCE)) == 200
 
 
 async def test_a_body_that_never_comes_times_out(
@@ -181,7 +181,7 @@ async def test_connections_beyond_the_cap_are_closed_at_once(
     await settle()
     refused, _ = await connect()
     with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(refused.read(), 5) == b""
+        assert await asyncio.wait_for(refused.read(), PATIENCE) == b""
     assert not any(reader.at_eof() for reader in readers)
 
 
@@ -194,7 +194,7 @@ async def test_few_files_lower_the_cap_so_that_probes_still_find_some(
     await settle()
     refused, _ = await connect()
     with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(refused.read(), 5) == b""
+        assert await asyncio.wait_for(refused.read(), PATIENCE) == b""
     assert not any(reader.at_eof() for reader in readers)
 
 
@@ -218,7 +218,7 @@ def test_the_cap_holds_on_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
         runner, server = await connection.listen(web.Application(), bound)
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
-            return await asyncio.wait_for(reader.read(), 5)
+            return await asyncio.wait_for(reader.read(), PATIENCE)
         except ConnectionResetError:
             return b""
         finally:

@@ -11,7 +11,7 @@ import pytest
 from kvik_engine.api.drain import DrainState
 from kvik_engine.ipc.messages import Refusal
 from tests.support.live_api import MODEL, LiveApi, Reply, live_api
-from tests.support.waiting import settle, until
+from tests.support.waiting import PATIENCE, settle, until
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -104,7 +104,7 @@ async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
-    drain = asyncio.create_task(drained(api, linger=1.0, timeout=10))
+    drain = asyncio.create_task(drained(api, linger=1.0, timeout=100))
     await until(lambda: api.service.drain.state is DrainState.LINGERING)
     assert (await api.get("/ready", api.metrics_url)).status == 200
     late = asyncio.create_task(api.chat())
@@ -121,7 +121,7 @@ async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished
     assert replies[0].events[-1]["choices"][0]["finish_reason"] == "stop"
     assert replies[1].status == 200
     assert replies[1].headers["Connection"] == "close"
-    await asyncio.wait_for(drain, 5)
+    await asyncio.wait_for(drain, PATIENCE)
     assert (await api.get("/ready", api.metrics_url)).status == 200
 
 
@@ -129,7 +129,7 @@ async def test_draining_ends_at_the_timeout(api: LiveApi) -> None:
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
-    await asyncio.wait_for(drained(api, linger=0.0, timeout=0.1), 5)
+    await asyncio.wait_for(drained(api, linger=0.0, timeout=0.1), PATIENCE)
     api.client.fail_all()
     assert "error" in (await running).events[-1]
 
@@ -138,10 +138,10 @@ async def test_a_second_signal_ends_the_wait(api: LiveApi) -> None:
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
-    drain = asyncio.create_task(drained(api, linger=60, timeout=60))
+    drain = asyncio.create_task(drained(api, linger=600, timeout=600))
     await settle()
     api.service.drain.abort()
-    await asyncio.wait_for(drain, 5)
+    await asyncio.wait_for(drain, PATIENCE)
     running.cancel()
 
 

@@ -14,7 +14,7 @@ from kvik_engine.ipc.messages import Abort, FinishReason, Refusal
 from kvik_engine.ipc.stream import RequestStream
 from kvik_engine.params import SamplingParams
 from tests.support.scripted_core import ScriptedCore, connected
-from tests.support.waiting import settle, until
+from tests.support.waiting import PATIENCE, settle, until
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def submit(client: EngineClient, *, n: int = 1, max_tokens: int = 50) -> t
 async def read(stream: RequestStream, wake: asyncio.Event) -> dict[int, bytes]:
     """All tokens by choice, until the stream has ended."""
     text: dict[int, bytes] = {}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not stream.ended:
             wake.clear()
             for output in stream.take():

@@ -15,7 +15,7 @@ import pytest
 
 from kvik_engine.run_dir import RunDir, running, sweep
 from tests.support.live_api import engine_config
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 STAND_IN = """
 import pathlib, os, signal, sys, time
@@ -101,7 +101,7 @@ class Engine:
 
     def end(self) -> tuple[int, str]:
         """Exit code and stderr."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, errors
 
 
@@ -211,10 +211,10 @@ def test_nothing_starts_when_the_model_cannot_be_read(
 
 
 def test_a_core_that_is_not_warm_in_time_ends_the_engine(engines: list[Engine], tmp_path: Path) -> None:
-    engine = start(engines, tmp_path, startup_timeout=2.0)  # convert has to end within it too
+    engine = start(engines, tmp_path, startup_timeout=4.0)  # convert has to end within it too
     code, errors = engine.end()
     assert code == 1
-    assert "not ready within 2 s" in errors
+    assert "not ready within 4 s" in errors
 
 
 def test_adopted_orphans_are_reaped(engines: list[Engine], tmp_path: Path) -> None:

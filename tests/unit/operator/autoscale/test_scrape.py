@@ -12,6 +12,7 @@ from kvik_operator.autoscale import scrape
 from kvik_operator.autoscale.parse import parse_load
 from kvik_operator.autoscale.scrape import Scraper, Target
 from kvik_operator.autoscale.types import LoadReading
+from tests.support.waiting import PATIENCE
 
 LOAD = {
     "schema": 1,
@@ -123,7 +124,7 @@ async def test_a_silent_pod_costs_its_time_limit_and_no_more(serve: Serve, monke
     monkeypatch.setattr(scrape, "TIMEOUT_SECONDS", 1.0)  # enough for the one that answers, on a busy machine too
     targets = [await serve(silent), await serve(answering)]
     async with Scraper(lambda: 0.0, Meter()) as scraper:
-        readings = await asyncio.wait_for(scraper.loads(targets), 10.0)
+        readings = await asyncio.wait_for(scraper.loads(targets), PATIENCE)
     assert list(readings) == ["pod-2"]
 
 

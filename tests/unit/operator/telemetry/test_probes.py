@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from kvik_operator.telemetry import probes
+from tests.support.waiting import PATIENCE
 
 
 class State:
@@ -52,7 +53,7 @@ async def test_the_metrics_page_is_prometheus_text(served: tuple[State, str]) ->
 
 
 async def _listening(port: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from kvik_operator.watch.threads import LoopThread, run_loop
+from tests.support.waiting import PATIENCE
 
 
 def test_it_runs_until_it_is_stopped_and_tidies_up() -> None:
@@ -21,9 +22,9 @@ def test_it_runs_until_it_is_stopped_and_tidies_up() -> None:
 
     thread = LoopThread("test", main, crashed.set)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(PATIENCE)
     thread.stop()
-    assert thread.join(5)
+    assert thread.join(PATIENCE)
     assert tidied.is_set()
     assert not crashed.is_set()
 
@@ -39,8 +40,8 @@ def test_a_crash_and_an_early_end_are_told() -> None:
         crashed = threading.Event()
         thread = LoopThread("test", main, crashed.set)
         thread.start()
-        assert crashed.wait(5)
-        assert thread.join(5)
+        assert crashed.wait(PATIENCE)
+        assert thread.join(PATIENCE)
 
 
 def test_a_stop_before_the_start_is_a_stop() -> None:
@@ -52,7 +53,7 @@ def test_a_stop_before_the_start_is_a_stop() -> None:
     thread = LoopThread("test", main, crashed.set)
     thread.stop()
     thread.start()
-    assert thread.join(5)
+    assert thread.join(PATIENCE)
     assert not crashed.is_set()
 
 
@@ -70,11 +71,11 @@ def test_a_second_stop_does_not_disturb_the_tidying_up() -> None:
 
     thread = LoopThread("test", main, lambda: None)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(PATIENCE)
     thread.stop()
-    assert tidying.wait(5)
+    assert tidying.wait(PATIENCE)
     thread.stop()
-    assert thread.join(5)
+    assert thread.join(PATIENCE)
     assert tidied.is_set()
 
 
