@@ -4,12 +4,16 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.support.shards import in_shard
 
 # The same examples on every machine, however slow it is: a run that turns red was turned red by a change.
 settings.register_profile("kvik", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvik")
+# Hypothesis also draws constants that it finds in those of our modules that are loaded by then. They are other ones in
+# every worker and order of tests, after a change of any literal anywhere, and none where the path has a folder `tests`.
+providers._get_local_constants = providers.Constants
 
 # As `launch` has it: threads that spin while they wait starve the tests and engines beside them. Before torch is there.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

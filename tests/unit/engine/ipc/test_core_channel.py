@@ -25,6 +25,7 @@ from kvik_engine.ipc.messages import (
     ToCore,
 )
 from tests.support.scripted_core import model_info, stats
+from tests.support.waiting import PATIENCE
 
 ENCODER = msgspec.msgpack.Encoder()
 
@@ -51,7 +52,7 @@ def channel(tmp_path: Path, clock: Clock) -> Iterator[CoreChannel]:
 @pytest.fixture
 def peer(tmp_path: Path, channel: CoreChannel) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(2)
+        connection.settimeout(PATIENCE)
         connection.connect(str(tmp_path / "core.sock"))
         connection.sendall(pack(ENCODER, Abort(7, 1)))
         while not any(isinstance(m, Abort) for m in channel.poll(0.01)):
