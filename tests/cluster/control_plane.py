@@ -6,7 +6,6 @@ The local cluster and the control planes of the fault tests start the same ones.
 import json
 import os
 import shutil
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import kubeconfig, pki
+from tests.cluster.free_ports import free_ports
 from tests.cluster.paths import Programs
 from tests.cluster.processes import Daemon, wait_until
 
@@ -33,16 +33,9 @@ class Ports:
     scheduler: int
 
 
-def free_ports(address: str) -> Ports:
-    """Ports that nobody listened on a moment ago. All are held open together, so they differ."""
-    listeners = [socket.socket() for _ in range(5)]
-    try:
-        for listener in listeners:
-            listener.bind((address, 0))
-        return Ports(*(listener.getsockname()[1] for listener in listeners))
-    finally:
-        for listener in listeners:
-            listener.close()
+def ports(address: str) -> Ports:
+    """Of a new control plane."""
+    return Ports(*free_ports(address, 5))
 
 
 @dataclass(frozen=True, slots=True)

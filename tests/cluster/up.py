@@ -9,7 +9,7 @@ import time
 from images import builder, debian
 from images.build import build as build_image
 from tests.cluster import accelerators, build, cleanup, dns, kubeconfig, node
-from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, free_ports
+from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, ports
 from tests.cluster.load_image import Loader
 from tests.cluster.paths import MANIFESTS, ClusterFolder, Programs
 from tests.cluster.processes import alive, read_record, wait_until
@@ -70,7 +70,7 @@ def _start(folder: ClusterFolder, programs: Programs) -> None:
         folder=folder.root,
         programs=programs,
         address=node.ADDRESS,
-        ports=free_ports("127.0.0.1"),
+        ports=ports("127.0.0.1"),
         node=node.NAME,
         dies_with_parent=False,
     )

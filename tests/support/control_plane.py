@@ -73,7 +73,7 @@ def control_plane(folder: Path, scheduler: bool = False) -> Iterator[RunningCont
         folder=folder,
         programs=build.programs(),
         address=LOOPBACK,
-        ports=programs_of.free_ports(LOOPBACK),
+        ports=programs_of.ports(LOOPBACK),
         node=None,
         dies_with_parent=True,
     )

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,19 +16,11 @@ from typing import Any
 
 from openai import OpenAI
 
+from tests.cluster.free_ports import free_ports
 from tests.support.waiting import wait_until
 
 MODEL = "smollm2"
 START_SECONDS = 180.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for made in sockets:
-            made.bind(("127.0.0.1", 0))
-        return [made.getsockname()[1] for made in sockets]
 
 
 @dataclass
@@ -42,7 +33,7 @@ class LiveEngine:
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.port, self.metrics_port = free_ports(2)
+        self.port, self.metrics_port = free_ports("127.0.0.1", 2)
         self.log = self.folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
         self._client: OpenAI | None = None

@@ -4,13 +4,13 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.cluster.free_ports import free_ports
 from tests.support.kubectl import SLOW_MACHINE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,9 +23,7 @@ class OperatorProcess:
     """A context manager: starts on entering, and is killed on leaving if it still runs. Starts from the main thread."""
 
     def __init__(self, kubeconfig: Path, log: Path, *flags: str, lease_namespace: str, lease_name: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        (self._port,) = free_ports("127.0.0.1", 1)
         self._log = log
         self._command = [
             *("setpriv", "--pdeathsig", "KILL", sys.executable, "-X", "faulthandler", "-m", "kvik_operator"),

@@ -1,11 +1,11 @@
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
 from kvik_operator.telemetry import probes
+from tests.cluster.free_ports import free_ports
 from tests.support.waiting import PATIENCE
 
 
@@ -17,9 +17,7 @@ class State:
 @pytest.fixture
 async def served() -> AsyncIterator[tuple[State, str]]:
     state = State()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports("127.0.0.1", 1)
     serving = asyncio.create_task(
         probes.serve(
             "127.0.0.1", port, live=lambda: state.live, ready=lambda: state.ready, metrics=lambda: b"kvik_x 1\n"
