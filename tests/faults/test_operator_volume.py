@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support.operator_process import POD_GRACE
 from tests.support.operator_rig import Rig, eventually
 
 POOLS = 200
@@ -59,4 +60,4 @@ def test_two_hundred_pools_of_ten_pods_settle_in_little_memory(operated: Rig) ->
     assert operator.probe("/live")[0] == 200
     begin = time.monotonic()
     assert operator.terminate() == 0
-    assert time.monotonic() - begin < 10  # of the pod's fifteen
+    assert time.monotonic() - begin < POD_GRACE
