@@ -8,7 +8,7 @@ from tests.support.fault_proxy import Request
 from tests.support.kubectl import condition
 from tests.support.operator_rig import COLLECTED_WITHIN, Object, Rig, eventually, holds
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 DRAIN = 8.0
 """Seconds that pods go on after their deletion."""
