@@ -7,20 +7,24 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
 from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from tests.support.ended_server import end, listen
 from tests.support.stub_engine.engine import Overrides, StubEngine, StubOptions
 from tests.support.stub_engine.http import metrics_app
+from tests.support.waiting import PATIENCE
 
+T = TypeVar("T")
 METRICS_PORT = 8001
 DRAINS = "tests.kvik.dev/drains"
 """A finalizer."""
@@ -32,6 +36,7 @@ class _Running:
     address: str
     engine: StubEngine
     runner: web.AppRunner
+    listening: socket.socket
 
 
 class FakeKubelet:
@@ -71,9 +76,9 @@ class FakeKubelet:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._watcher.join(30)
+        self._watcher.join(PATIENCE)
         for running in self._pods.values():
-            self._call(running.runner.cleanup())
+            self._call(end(running.runner, running.listening))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._server.join(10)
         self._loop.close()
@@ -92,7 +97,7 @@ class FakeKubelet:
                 self._round()
 
     def _round(self) -> None:
-        pods = self._api.list_pod_for_all_namespaces(label_selector="kvik.dev/pool", _request_timeout=5).items
+        pods = self._api.list_pod_for_all_namespaces(label_selector="kvik.dev/pool", _request_timeout=30).items
         for pod in pods:
             if pod.metadata.deletion_timestamp is not None:
                 self._end(pod)
@@ -101,7 +106,7 @@ class FakeKubelet:
         for uid in set(self._pods) - {pod.metadata.uid for pod in pods}:
             with self._changing_load:
                 gone = self._pods.pop(uid)
-            self._call(gone.runner.cleanup())
+            self._call(end(gone.runner, gone.listening))
 
     def _end(self, pod: Any) -> None:
         since = self._ending.setdefault(pod.metadata.uid, time.monotonic())
@@ -111,7 +116,7 @@ class FakeKubelet:
             self._patch(pod, {"finalizers": None})
         else:
             self._api.delete_namespaced_pod(
-                pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=5
+                pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0, _request_timeout=30
             )
 
     def _schedule(self, pod: Any, pods: Sequence[Any]) -> None:
@@ -133,26 +138,26 @@ class FakeKubelet:
 
     def _patch(self, pod: Any, metadata: Mapping[str, Any]) -> None:
         self._api.patch_namespaced_pod(
-            pod.metadata.name, pod.metadata.namespace, {"metadata": metadata}, _request_timeout=5
+            pod.metadata.name, pod.metadata.namespace, {"metadata": metadata}, _request_timeout=30
         )
 
     def _patch_status(self, pod: Any, status: Mapping[str, Any]) -> None:
         self._api.patch_namespaced_pod_status(
-            pod.metadata.name, pod.metadata.namespace, {"status": status}, _request_timeout=5
+            pod.metadata.name, pod.metadata.namespace, {"status": status}, _request_timeout=30
         )
 
     def _run_engine(self, uid: str) -> _Running:
         engine = StubEngine(_OPTIONS)
         runner = web.AppRunner(metrics_app(engine), access_log=None, shutdown_timeout=0.1)
-        running = _Running(next(self._addresses), engine, runner)
+        address = next(self._addresses)
+        running = _Running(address, engine, runner, self._call(listen(runner, address, METRICS_PORT)))
         with self._changing_load:
             engine.overrides = Overrides(load=self._load)
             self._pods[uid] = running
-        self._call(_serve(runner, running.address))
         return running
 
-    def _call(self, coroutine: Any) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
 
 def ready_status(pod: Any, address: str) -> dict[str, Any]:
@@ -213,8 +218,3 @@ def no_room(waited: float) -> dict[str, Any]:
 
 def _before(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
-
-
-async def _serve(runner: web.AppRunner, address: str) -> None:
-    await runner.setup()
-    await web.TCPSite(runner, address, METRICS_PORT).start()

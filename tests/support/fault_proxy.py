@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 import ssl
 import tempfile
 import threading
@@ -22,6 +23,8 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.ended_server import end, listen
 
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "keep-alive", "content-encoding"})
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -84,8 +87,8 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._session: aiohttp.ClientSession | None = None
         self._runner: web.AppRunner | None = None
+        self._listening: socket.socket | None = None
         self._watches: set[asyncio.Task[Any]] = set()
-        self._port = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -100,7 +103,8 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        assert self._listening is not None
+        return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
     def write_kubeconfig(self, target: Path) -> Path:
         """For the operator: this proxy, and no credentials."""
@@ -146,9 +150,7 @@ class FaultProxy:
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self._port = self._runner.addresses[0][1]
+        self._listening = await listen(self._runner, "127.0.0.1", 0)
 
     async def _stop(self) -> None:
         # Requests may be under way to a server that does not answer: nothing of them may outlive the loop.
@@ -156,8 +158,8 @@ class FaultProxy:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._runner is not None and self._listening is not None:
+            await end(self._runner, self._listening)
         if self._session is not None:
             assert isinstance(self._session.connector, aiohttp.TCPConnector)
             await self._session.connector.close(abort_ssl=True)  # else TLS connections outlive the loop
