@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.cluster import kubeconfig, pki
 from tests.cluster.free_ports import free_ports
 from tests.cluster.paths import Programs
-from tests.cluster.processes import Daemon, wait_until
+from tests.cluster.processes import PATIENCE, Daemon, wait_until
 
 POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
@@ -195,12 +195,12 @@ class ControlPlane:
         etcd, apiserver = self.etcd(), self.apiserver()
         etcd.start()
         apiserver.start()
-        wait_until("the API server to be ready", self.ready, 60, [etcd, apiserver])
+        wait_until("the API server to be ready", self.ready, PATIENCE, [etcd, apiserver])
         others = [self.controller_manager(), *([self.scheduler()] if scheduler else [])]
         for daemon in others:
             daemon.start()
         started = [etcd, apiserver, *others]
-        wait_until("the first service account", self.service_account_exists, 60, started)
+        wait_until("the first service account", self.service_account_exists, PATIENCE, started)
         return started
 
     def remember(self) -> None:

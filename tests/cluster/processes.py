@@ -173,6 +173,10 @@ def every_process(proc: Path = Path("/proc")) -> Iterator[tuple[int, list[str]]]
                 continue
 
 
+PATIENCE = 180.0
+"""Seconds for a program to begin its work: most machines need ten, a crowded one takes its time."""
+
+
 def wait_until(what: str, condition: Callable[[], bool], seconds: float, daemons: Sequence[Daemon] = ()) -> None:
     """Polls `condition` until it holds.
 

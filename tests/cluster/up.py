@@ -12,7 +12,7 @@ from tests.cluster import accelerators, build, cleanup, dns, kubeconfig, node
 from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, ports
 from tests.cluster.load_image import Loader
 from tests.cluster.paths import MANIFESTS, ClusterFolder, Programs
-from tests.cluster.processes import alive, read_record, wait_until
+from tests.cluster.processes import PATIENCE, alive, read_record, wait_until
 from tests.cluster.system_images import system_images
 
 # Program or file -> Debian package.
@@ -80,7 +80,7 @@ def _start(folder: ClusterFolder, programs: Programs) -> None:
     containerd = local.containerd()
     containerd.start()
     daemons = [*plane.start(scheduler=True), containerd]
-    wait_until("containerd to answer", lambda: _containerd_answers(folder), 30, [containerd])
+    wait_until("containerd to answer", lambda: _containerd_answers(folder), PATIENCE, [containerd])
     for image in system_images(programs):
         Loader(folder).load(image.name)
     kubeconfig.write_kubeconfig(folder.root / "kubelet.conf", plane.url, folder.pki, "kubelet")
@@ -88,9 +88,9 @@ def _start(folder: ClusterFolder, programs: Programs) -> None:
         daemon.start()
         daemons.append(daemon)
     _install_dns(folder, programs)
-    wait_until("the node to be Ready", lambda: _node_is_ready(plane), 60, daemons)
+    wait_until("the node to be Ready", lambda: _node_is_ready(plane), PATIENCE, daemons)
     accelerators.advertise(programs.kubectl, folder.kubeconfig, node.NAME)
-    wait_until("cluster DNS to answer", dns_answers, 60, daemons)
+    wait_until("cluster DNS to answer", dns_answers, PATIENCE, daemons)
 
 
 def _containerd_answers(folder: ClusterFolder) -> bool:

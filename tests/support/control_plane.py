@@ -15,7 +15,7 @@ from pathlib import Path
 from images import debian
 from tests.cluster import build
 from tests.cluster import control_plane as programs_of
-from tests.cluster.processes import Daemon, wait_until
+from tests.cluster.processes import PATIENCE, Daemon, wait_until
 
 LOOPBACK = "127.0.0.1"
 
@@ -51,12 +51,12 @@ class RunningControlPlane:
     def run_kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         """What kubectl prints. Raises RuntimeError with its error text when it fails and `check` is set."""
         command = [str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, check=False)
         if check and done.returncode != 0:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def wait_ready(self, seconds: float = 60) -> None:
+    def wait_ready(self, seconds: float = PATIENCE) -> None:
         """Waits until the API server is ready, as after a restart."""
         wait_until("the API server to be ready", self.plane.ready, seconds, [self["etcd"], self["kube-apiserver"]])
 

@@ -26,7 +26,7 @@ NAME = f"{RELEASE}-operator"
 def helm(plane: RunningControlPlane, *arguments: str) -> str:
     """What helm prints. Raises RuntimeError with its error text."""
     command = [str(plane.helm), "--kubeconfig", str(plane.kubeconfig), "--namespace", NAMESPACE, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
