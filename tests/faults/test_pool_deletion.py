@@ -1,10 +1,11 @@
 """What becomes of a pool's objects when it is deleted, in each of Kubernetes' ways, and when it is made again."""
 
+import time
 from collections.abc import Mapping
 
 import pytest
 
-from tests.support.fault_proxy import Request
+from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.kubectl import condition
 from tests.support.operator_rig import COLLECTED_WITHIN, Object, Rig, eventually, holds
 
@@ -42,6 +43,14 @@ def two_ready_pods(rig: Rig) -> None:
     eventually("two pods to be ready", lambda: ready_pods(rig) == 2, 30, rig.explain)
 
 
+def rests(proxy: FaultProxy) -> bool:
+    """Nothing is written for longer than it takes to hear of every pod: status tells of a roll, and of what pods say,
+    one after the other."""
+    before = len(proxy.writes())
+    time.sleep(7)
+    return len(proxy.writes()) == before
+
+
 def of_objects(writes: list[Request]) -> list[str]:
     """Writes of anything but Events."""
     return [str(write) for write in writes if not write.is_event]
@@ -55,6 +64,7 @@ def test_an_orphaned_pools_pods_go_on_and_the_next_pool_takes_them_over(operated
     proxy = rig.proxy()
     rig.operator(proxy=proxy)
     two_ready_pods(rig)
+    eventually("all to be written", lambda: rests(proxy), 60, rig.explain)
     objects, pods, written = uids(rig.children()), uids(rig.pods()), len(proxy.writes())
     proxy.keep_event = lambda event: event["object"]["kind"] != "InferencePool"
 
