@@ -82,7 +82,7 @@ class Rig:
         )
         self.started.append((self.stack.enter_context(operator), proxy))
         if ready:
-            eventually("the operator to be ready", lambda: operator.probe("/ready")[0] == 200, 30, operator.log_tail)
+            eventually("the operator to be ready", lambda: operator.probe("/ready")[0] == 200, 60, operator.log_tail)
         return operator
 
     def clear_lease(self) -> None:
