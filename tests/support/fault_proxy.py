@@ -25,6 +25,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.support.ended_server import end, listen
+from tests.support.waiting import PATIENCE
 
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "keep-alive", "content-encoding"})
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -139,7 +140,7 @@ class FaultProxy:
 
     def _call(self, coroutine: Any) -> None:
         future: Future[None] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        future.result(30)
+        future.result(PATIENCE)
 
     async def _start(self) -> None:
         self._session = aiohttp.ClientSession(

@@ -65,7 +65,7 @@ async def test_the_second_head_of_a_connection_has_a_limit_too(
 async def test_an_idle_connection_is_kept_then_closed(
     api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "IDLE_SECONDS", 2.0)
     reader, writer = await connect()
     for _ in range(2):
         writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")

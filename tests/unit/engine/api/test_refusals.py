@@ -104,7 +104,7 @@ async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
-    drain = asyncio.create_task(drained(api, linger=1.0, timeout=100))
+    drain = asyncio.create_task(drained(api, linger=2.0, timeout=100))
     await until(lambda: api.service.drain.state is DrainState.LINGERING)
     assert (await api.get("/ready", api.metrics_url)).status == 200
     late = asyncio.create_task(api.chat())
