@@ -40,9 +40,17 @@ EVERYTHING: dict[str, Any] = {
         "maxBatchTokens": 256,
         "chunkedPrefillTokens": 64,
         "maxQueuedRequests": 3,
+        "admission": "Goodput",
         "preemption": {"mode": "Auto", "swapThresholdTokens": 1000},
     },
-    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "0.5Gi", "prefixCache": "Disabled"},
+    "kvCache": {
+        "size": "1.5Gi",
+        "blockTokens": 32,
+        "swapSpace": "0.5Gi",
+        "diskCache": {"size": "2.5G"},
+        "prefixCache": "BlockHash",
+    },
+    "apiKeys": {"secretRef": {"name": "clients"}},
     "resources": {"device": "CPU"},
     "startup": {"timeout": "90s"},
     "drain": {"timeout": "1500ms"},
@@ -64,12 +72,16 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
         "max_batch_tokens": 256,
         "chunked_prefill_tokens": 64,
         "max_queued_requests": 3,
+        "admission": "goodput",
         "preemption_mode": "auto",
         "swap_threshold_tokens": 1000,
         "kv_cache_size": 3 * 2**29,
         "block_tokens": 32,
         "swap_space": 2**29,
-        "prefix_cache": "disabled",
+        "disk_cache": "/var/cache/kvik-kv",
+        "disk_cache_size": 2_500_000_000,
+        "prefix_cache": "block-hash",
+        "api_keys_file": "/var/run/secrets/kvik/api/keys",
         "drain_timeout": 1.5,
         "startup_timeout": 90.0,
     }
@@ -180,6 +192,11 @@ def test_both_know_the_same_class_table(slo_class: str, device: str) -> None:
         "chunked_prefill_tokens": values.chunked_prefill_tokens,
         "max_queued_requests": values.max_queued_requests,
     }
+
+
+@pytest.mark.parametrize("admission", SPEC["batching"]["properties"]["admission"]["enum"])
+def test_the_engine_knows_every_kind_of_admission(admission: str) -> None:
+    assert engine_reads(spec_of(batching={"admission": admission}))["admission"] == admission.lower()
 
 
 @pytest.mark.parametrize("mode", SPEC["batching"]["properties"]["preemption"]["properties"]["mode"]["enum"])

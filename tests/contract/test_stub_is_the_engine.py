@@ -19,8 +19,14 @@ import pytest
 
 from kvik_operator.autoscale.parse import MAX_BYTES, parse_info, parse_load
 from kvik_operator.autoscale.types import EngineState
+from kvik_operator.crd.effective import effective
+from kvik_operator.crd.quantities import parse_quantity
+from kvik_operator.objects.engine_args import serve_args
+from kvik_operator.objects.model_source import model_source
+from kvik_operator.reconcile.effective_status import effective_status
 from tests.support.demo_model import demo_model
 from tests.support.live_engine import MODEL, LiveEngine, started
+from tests.support.pools import SOURCE, spec_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,10 +49,10 @@ class StubProcess(LiveEngine):
             )
 
 
-def make(kind: str, folder: Path) -> LiveEngine:
+def make(kind: str, folder: Path, options: dict[str, str] = ONE_AT_A_TIME) -> LiveEngine:
     if kind == "stub":
-        return StubProcess(folder, Path("/models/x"), ONE_AT_A_TIME)
-    return LiveEngine(folder, demo_model(), ONE_AT_A_TIME)
+        return StubProcess(folder, Path("/models/x"), options)
+    return LiveEngine(folder, demo_model(), options)
 
 
 @pytest.fixture(scope="module", params=["stub", "engine"])
@@ -138,6 +144,47 @@ def test_a_request_without_messages_is_the_clients_mistake(either: LiveEngine) -
     status, _, body = either.post("/v1/chat/completions", b'{"model": "%s"}' % MODEL.encode())
     error = json.loads(body)["error"]
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", "messages")
+
+
+POOL = {
+    "model": {"source": SOURCE, "name": MODEL, "dtype": "FP32"},
+    "resources": {"device": "CPU"},
+    "batching": {"maxRequests": 3, "admission": "Goodput"},
+    "kvCache": {"size": "128Mi", "swapSpace": "64Mi", "diskCache": {"size": "256Mi"}},
+    "apiKeys": {"secretRef": {"name": "clients"}},
+}
+
+
+@pytest.mark.parametrize("kind", ["stub", "engine"])
+def test_an_engine_of_a_pool_says_the_pools_effective_values_and_asks_for_the_keys_of_its_secret(
+    kind: str, tmp_path: Path
+) -> None:
+    """It is started with the operator's own words, but for where a pod has its volumes."""
+    spec = spec_of(**POOL)
+    values = effective(spec, "chat")
+    words = serve_args(spec, values, model_source(SOURCE), None)[2:]
+    options = dict(word.removeprefix("--").split("=", 1) for word in words)
+    keys = tmp_path / "keys"
+    keys.write_text("alice:alices-key\n")
+    options |= {"disk-cache": str(tmp_path / "disk"), "api-keys-file": str(keys)}
+    with started(make(kind, tmp_path / "engine", options)) as engine:
+        said = json.loads(engine.get("/info")[1])["effective"]
+        shown = effective_status(values)
+        assert (said["max_requests"], said["admission"]) == (3, shown["batching"]["admission"].lower())
+        assert said["swap_space"] == parse_quantity(shown["kvCache"]["swapSpace"])
+        assert said["disk_cache_size"] == parse_quantity(shown["kvCache"]["diskCache"]["size"])
+        assert said["api_keys"] is ("apiKeys" in shown)
+        assert [engine.probe(path) for path in ("/live", "/ready", "/load", "/metrics")] == [200] * 4
+        assert engine.get("/health", engine.port)[0] == 200
+        assert _models(engine, None) == _models(engine, "bobs-key-2") == chat(engine)[0] == 401
+        assert _models(engine, "alices-key") == 200
+        keys.write_text("alice:alices-next-key\n")
+        wait_until(lambda: _models(engine, "alices-key") == 401, 60)
+        assert _models(engine, "alices-next-key") == 200
+
+
+def _models(engine: LiveEngine, key: str | None) -> int | None:
+    return engine.get("/v1/models", engine.port, key)[0]
 
 
 @pytest.mark.parametrize("kind", ["stub", "engine"])

@@ -96,9 +96,17 @@ EVERYTHING: dict[str, Any] = {
         "maxBatchTokens": 512,
         "chunkedPrefillTokens": 512,
         "maxQueuedRequests": 0,
+        "admission": "Goodput",
         "preemption": {"mode": "Auto", "swapThresholdTokens": 0},
     },
-    "kvCache": {"size": "1.5Gi", "blockTokens": 32, "swapSpace": "4Gi", "prefixCache": "Disabled"},
+    "kvCache": {
+        "size": "1.5Gi",
+        "blockTokens": 32,
+        "swapSpace": "4Gi",
+        "diskCache": {"size": "20Gi"},
+        "prefixCache": "BlockHash",
+    },
+    "apiKeys": {"secretRef": {"name": "clients", "key": ".chat-keys.v1"}},
     "resources": {
         "device": "GPU",
         "accelerators": {"resourceName": "amd.com/gpu"},
@@ -168,18 +176,22 @@ def test_a_good_source_is_accepted(pools: Pools, source: str) -> None:
     assert pools.create(pool({"model": {"source": source}}))["spec"]["model"]["source"] == source
 
 
-SWAPPING: list[dict[str, Any]] = [
+PAIRS: list[dict[str, Any]] = [
     {"kvCache": {"swapSpace": "1Gi"}},
     {"batching": {"preemption": {"mode": "Recompute"}}},
     {"batching": {"preemption": {"mode": "Auto"}}},
     {"batching": {"preemption": {"mode": "Swap"}}, "kvCache": {"swapSpace": 1073741824, "prefixCache": "Disabled"}},
     {"batching": {"preemption": {"mode": "Recompute"}}, "kvCache": {"swapSpace": "1Gi"}},
     {"batching": {"preemption": {"swapThresholdTokens": 500}}, "kvCache": {"swapSpace": "1Gi"}},
+    {"batching": {"preemption": {"mode": "Recompute"}}, "kvCache": {"swapSpace": "1Gi", "diskCache": {"size": 1}}},
+    {"batching": {"admission": "Goodput"}},
+    {"batching": {"admission": "Goodput"}, "slo": {"class": "Batch", "ttft": "30s"}},
+    {"batching": {"admission": "Queue"}, "slo": {"class": "Batch"}},
 ]
 
 
-@pytest.mark.parametrize("spec", SWAPPING, ids=json.dumps)
-def test_preemption_and_swap_space_that_have_an_effect_are_accepted(pools: Pools, spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize("spec", PAIRS, ids=json.dumps)
+def test_pairs_that_have_an_effect_are_accepted(pools: Pools, spec: dict[str, Any]) -> None:
     assert pools.create(pool(spec))["spec"].items() >= spec.items()
 
 

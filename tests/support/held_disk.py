@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles
+from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles, bytes_on_disk
 from kvik_engine.kv.disk_tier import DiskTier
 from kvik_engine.kv.host_pool import ContentKey
 from tests.support.fake_runner import POISON
@@ -90,7 +90,7 @@ class HeldDisk:
             self.files,
             memory,
             block_bytes=block_bytes,
-            max_bytes=max_blocks * (block_bytes + HEAD_BYTES),
+            max_bytes=max_blocks * bytes_on_disk(block_bytes),
             run=self.waiting.append,
             clock=clock,
         )

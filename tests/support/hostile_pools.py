@@ -52,6 +52,14 @@ def _memory(quantity: str | int) -> dict[str, Any]:
     return {"resources": {"device": "CPU", "requests": {"memory": quantity}}}
 
 
+def _disk(quantity: str | int) -> dict[str, Any]:
+    return {"kvCache": {"swapSpace": "1Gi", "diskCache": {"size": quantity}}}
+
+
+def _keys(name: str, key: str = "keys") -> dict[str, Any]:
+    return {"apiKeys": {"secretRef": {"name": name, "key": key}}}
+
+
 def _accelerator(name: str) -> dict[str, Any]:
     return {"resources": {"device": "GPU", "accelerators": {"resourceName": name}}}
 
@@ -79,6 +87,8 @@ def _env(name: str, value: str = "1") -> dict[str, Any]:
 
 
 MEMORY: Final = "spec.resources.requests.memory"
+KEYS_NAME: Final = "spec.apiKeys.secretRef.name"
+KEYS_KEY: Final = "spec.apiKeys.secretRef.key"
 ACCELERATOR: Final = "spec.resources.accelerators.resourceName"
 NODES: Final = "spec.template.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
@@ -95,6 +105,14 @@ HOSTILE: Final[Mapping[str, Hostile]] = {
     "claim_that_is_no_name": Hostile(_model("pvc://a.-b/x"), "spec.model.source"),
     "foreign_secret": Hostile(_model(HUB, secretRef={"name": "kube-system/admin"}), "spec.model.secretRef.name"),
     "secret_climbs_up": Hostile(_model(HUB, secretRef={"name": "../secrets/x"}), "spec.model.secretRef.name"),
+    "foreign_keys": Hostile(_keys("kube-system/admin"), KEYS_NAME),
+    "keys_climb_up": Hostile(_keys("../secrets/x"), KEYS_NAME),
+    "keys_of_an_entry_above": Hostile(_keys("clients", "../../token"), KEYS_KEY),
+    "keys_of_hidden_dots": Hostile(_keys("clients", "..data"), KEYS_KEY),
+    "keys_of_a_dot": Hostile(_keys("clients", "."), KEYS_KEY),
+    "keys_of_an_entry_with_a_variable": Hostile(_keys("clients", "$(HOME)"), KEYS_KEY),
+    "keys_of_an_entry_with_newline": Hostile(_keys("clients", "keys\n"), KEYS_KEY),
+    "keys_of_a_long_entry": Hostile(_keys("clients", "k" * 254), KEYS_KEY),
     "secret_with_nul": Hostile(_model(HUB, secretRef={"name": f"a{NUL}"}), "spec.model.secretRef.name"),
     "foreign_pull_secret": Hostile(
         _template(imagePullSecrets=[{"name": "kube-system/x"}]), "spec.template.imagePullSecrets[0].name"
@@ -159,6 +177,12 @@ HOSTILE: Final[Mapping[str, Hostile]] = {
     "half_an_exponent": Hostile(_memory("1e0.5"), MEMORY),
     "beyond_64_bits": Hostile(_memory(99999999999999999999), MEMORY),
     "swap_space_of_all": Hostile({"kvCache": {"swapSpace": "9999999999999999999E"}}),
+    "disk_cache_of_all": Hostile(_disk("9999999999999999999E")),
+    "disk_cache_of_too_much": Hostile(
+        _disk("1e30"), held=Reason.INVALID_SPEC, told="spec.kvCache.diskCache.size: '1e30'"
+    ),
+    "negative_disk_cache": Hostile(_disk("-1Gi"), "spec.kvCache.diskCache.size"),
+    "disk_cache_of_a_nano_byte": Hostile(_disk("1n")),
     "int32_and_one": Hostile({"batching": {"maxRequests": 2**31}}, "spec.batching.maxRequests"),
     "int64_and_one": Hostile({"batching": {"maxRequests": 2**63}}, "spec.batching.maxRequests"),
     "float": Hostile({"batching": {"maxRequests": 1e300}}, "spec.batching.maxRequests"),

@@ -90,10 +90,11 @@ class LiveEngine:
         """Status of a GET on the metrics port; None when nobody answers."""
         return self.get(path)[0]
 
-    def get(self, path: str, port: int | None = None) -> tuple[int | None, bytes]:
+    def get(self, path: str, port: int | None = None, key: str | None = None) -> tuple[int | None, bytes]:
+        """Of the metrics port, unless another is given; with an API key if there is one."""
         connection = http.client.HTTPConnection("127.0.0.1", port or self.metrics_port, timeout=30)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={} if key is None else {"Authorization": f"Bearer {key}"})
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):

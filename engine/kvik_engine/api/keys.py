@@ -2,15 +2,16 @@
 
 NAME is the tenant, and may have several keys while one replaces another. Empty lines and lines that begin with # are
 skipped. Only digests of the keys are kept. Kubernetes changes a mounted Secret under the running process, so the file
-is looked at again every few seconds.
+is looked at again every few seconds, with or without requests: a key that was taken away must not stay in force, nor
+a mistake in the new file unnoticed, until somebody comes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,27 +36,38 @@ class KeysUnreadable(KeysError):
 class ApiKeys:
     """The keys of one file. One that becomes unreadable or wrong is reported, and the last good one stays in force."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises KeysError."""
         self._path = path
-        self._clock = clock
         self._stamp = _stamp(path)
         self._tenants = read_keys(path)
-        self._looked_at = clock()
+        self._why_not: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Keys in force."""
+        return len(self._tenants)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether they are those of an earlier content, because the present one cannot be used."""
+        return self._why_not is not None
 
     def tenant_of(self, key: str) -> str | None:
         """Whose key it is; None for nobody's.
 
         Looked up by digest: how long that takes tells nothing of a key, since nobody can choose digests.
         """
-        self._look_again()
         return self._tenants.get(_digest(key))
 
-    def _look_again(self) -> None:
-        now = self._clock()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
+    async def follow(self) -> None:
+        """Look again and again, off the event loop."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Read the file if it has changed, or could not be read. Any thread may ask for keys meanwhile."""
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -63,10 +75,13 @@ class ApiKeys:
             self._tenants = read_keys(self._path)
         except KeysError as error:
             if isinstance(error, KeysUnreadable):
-                stamp = self._stamp  # read again at the next look, changed or not
-            log.error("the new API keys cannot be used, the old ones stay", extra={"why": str(error)})
+                stamp = None  # its content may be fine: read again at the next look, changed or not
+            if str(error) != self._why_not:
+                log.error("the new API keys cannot be used, the old ones stay", extra={"why": str(error)})
+            self._why_not = str(error)
         else:
-            log.info("API keys were read again", extra={"keys": len(self._tenants)})
+            self._why_not = None
+            log.info("API keys were read again", extra={"keys": self.count})
         self._stamp = stamp
 
 

@@ -73,7 +73,8 @@ class ApiProcess:
             metrics,
             model_fetched=read_provenance(Path(config.model_path)).finished_at,
         )
-        self._page = MetricsPage(config, self._client, metrics)
+        self._keys = keys_or_refuse(config.api_keys_file)
+        self._page = MetricsPage(config, self._client, metrics, self._keys)
         self._service = Service(
             config=config,
             text=load_text_model(Path(config.tokenizer_path)),
@@ -81,7 +82,7 @@ class ApiProcess:
             metrics=metrics,
             drain=self._drain,
             created=int(time.time()),
-            keys=keys_or_refuse(config.api_keys_file),
+            keys=self._keys,
         )
         self._signals = 0
         self._stop: asyncio.Future[float] | None = None
@@ -100,6 +101,8 @@ class ApiProcess:
         runner, server = await listen(api_app(self._service, self._status, self._page), api_socket)
         admin = await serve_admin(Path(self._config.run_dir), self._drain_command)
         background = [asyncio.create_task(self._tick()), asyncio.create_task(self._notice_warm())]
+        if self._keys is not None:
+            background.append(asyncio.create_task(self._keys.follow()))
         linger = await self._stop
         await self._drain.run(linger=linger, timeout=self._config.drain_timeout)
         await self._say_farewell()

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvik_engine import __version__
+from kvik_engine.api.keys import ApiKeys
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.config import EngineConfig
 from kvik_engine.ipc.client import EngineClient
@@ -28,10 +29,11 @@ class MetricsPage:
         config: EngineConfig,
         client: EngineClient,
         metrics: RequestMetrics,
+        keys: ApiKeys | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = CollectorRegistry()
-        self._core.register(_CoreCollector(config, client))
+        self._core.register(_CoreCollector(config, client, keys))
         self._requests = metrics.registry
         self._clock = clock
         self._lock = threading.Lock()
@@ -47,11 +49,12 @@ class MetricsPage:
 
 
 class _CoreCollector(Collector):
-    """The core's numbers under our names and under the five of vLLM that routers read."""
+    """The core's numbers under our names and under the five of vLLM that routers read; and what keys are in force."""
 
-    def __init__(self, config: EngineConfig, client: EngineClient) -> None:
+    def __init__(self, config: EngineConfig, client: EngineClient, keys: ApiKeys | None) -> None:
         self._config = config
         self._client = client
+        self._keys = keys
 
     def collect(self) -> Iterator[Metric]:
         yield self._value(
@@ -59,6 +62,13 @@ class _CoreCollector(Collector):
         )
         yield self._value("kvik_core_ready", "1 while a warm core is connected.", int(self._client.ready))
         yield from self._model()
+        if self._keys is not None:
+            yield self._value("kvik_api_keys", "API keys in force.", self._keys.count)
+            yield self._value(
+                "kvik_api_keys_outdated",
+                "1 while the file's present content cannot be used and the keys before it stay in force.",
+                int(self._keys.outdated),
+            )
         stats = self._client.stats
         if stats is not None:
             yield from self._kv(stats)

@@ -118,6 +118,10 @@ class Status:
                 "max_batch_tokens": config.max_batch_tokens,
                 "chunked_prefill_tokens": config.chunked_prefill_tokens,
                 "max_queued_requests": config.max_queued_requests,
+                "admission": config.admission,
+                "swap_space": config.swap_space,
+                "disk_cache_size": config.disk_cache_size,
+                "api_keys": config.api_keys_file is not None,
             },
         }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kvik_engine import __version__
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles
+from kvik_engine.kv.block_files import BlockFiles, bytes_on_disk
 from kvik_engine.kv.disk_tier import DiskTier, LowerTier, NoLowerTier
 from kvik_engine.step import HostSpace, ModelFacts
 
@@ -26,10 +26,10 @@ def open_disk_cache(config: EngineConfig, facts: ModelFacts, host: HostSpace | N
     assert config.disk_cache_size is not None, "`kvik serve` wants both"
     assert host is not None, "`kvik serve` wants swap space with it"
     block_bytes = facts.groups[0].block_bytes
-    if config.disk_cache_size < block_bytes + HEAD_BYTES:
+    if config.disk_cache_size < bytes_on_disk(block_bytes):
         raise StartError(
             StartReason.CONFIG_INVALID,
-            f"--disk-cache-size {config.disk_cache_size} bytes is less than a block of {block_bytes + HEAD_BYTES}",
+            f"--disk-cache-size {config.disk_cache_size} bytes is less than a block of {bytes_on_disk(block_bytes)}",
         )
     from kvik_engine.weights.model_files import find_model_files, model_digest
 

@@ -23,6 +23,15 @@ _MAGIC = b"kvikkv1\n"
 _FOLDER = "kvik-kv-"
 _PARTIAL = ".partial"
 HEAD_BYTES = len(_MAGIC) + sha256().digest_size
+_PAGE_BYTES = 4096
+
+
+def bytes_on_disk(block_bytes: int) -> int:
+    """What the file of one block takes of a file system, which gives whole pages.
+
+    A kubelet measures an emptyDir so, and evicts the pod of one that takes more than its size.
+    """
+    return -(-(block_bytes + HEAD_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
 
 
 class CorruptBlock(Exception):

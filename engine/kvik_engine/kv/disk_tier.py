@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles, CorruptBlock
+from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles, CorruptBlock, bytes_on_disk
 from kvik_engine.kv.host_pool import ContentKey, Slot
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class NoLowerTier:
 
 
 class DiskTier:
-    """At most `max_bytes` of files, the longest unused go first. `run` gives jobs to a worker, in order."""
+    """At most `max_bytes` of pages on disk, the longest unused go first. `run` gives jobs to a worker, in order."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class DiskTier:
         self._memory = memory
         self._block_bytes = block_bytes
         self._file_bytes = block_bytes + HEAD_BYTES
-        self._max_blocks = max_bytes // self._file_bytes
+        self._max_blocks = max_bytes // bytes_on_disk(block_bytes)
         self._run = run
         self._clock = clock
         self._known: OrderedDict[ContentKey, None] = OrderedDict()

@@ -7,9 +7,11 @@ Derived values yield to explicit ones; a pair of explicit values that contradict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Final, TypeVar
 
 from kvik_operator.crd.inferencepool import (
+    Admission,
     Batching,
     Device,
     Dtype,
@@ -40,6 +42,7 @@ class EffectiveBatching:
     max_batch_tokens: int
     chunked_prefill_tokens: int
     max_queued_requests: int
+    admission: Admission = Admission.QUEUE
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     swap_threshold_tokens: int | None = None
     """None: what the engine measures."""
@@ -53,7 +56,17 @@ class EffectiveKvCache:
     block_tokens: int
     swap_space: str
     """A quantity of host memory, on top of the memory request; 0: none."""
+    disk_cache: str | None
+    """A quantity of the node's disk, on top of the ephemeral-storage request; None: none."""
     prefix_cache: PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveApiKeys:
+    """Where the keys are that clients must have."""
+
+    secret: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,8 @@ class Effective:
     model: EffectiveModel
     batching: EffectiveBatching
     kv_cache: EffectiveKvCache
+    api_keys: EffectiveApiKeys | None
+    """None: no key is asked for."""
     resources: EffectiveResources
     scaling: EffectiveScaling | None
     """None: replicas are fixed."""
@@ -142,6 +157,8 @@ _CLASSES: Final[Mapping[SloClass, _ClassValues]] = {
 _CPU_MAX_REQUESTS: Final = 32
 _CPU_MAX_BATCH_TOKENS: Final = 512
 _CPU_MAX_CHUNK_TOKENS: Final = 128
+_FOLDERS: Final = 16 * 2**20
+_DISK: Final = "ephemeral-storage"
 _DEFAULT_REQUESTS: Final[Mapping[Device, Mapping[str, str]]] = {
     Device.GPU: {"cpu": "4", "memory": "24Gi"},
     Device.CPU: {"cpu": "1", "memory": "4Gi"},
@@ -149,6 +166,7 @@ _DEFAULT_REQUESTS: Final[Mapping[Device, Mapping[str, str]]] = {
 DEFAULT_ACCELERATOR: Final = "nvidia.com/gpu"
 DEFAULT_MEMORY_PERCENT: Final = 90
 DEFAULT_BLOCK_TOKENS: Final = 16
+DEFAULT_KEYS_KEY: Final = "keys"
 DEFAULT_STARTUP_TIMEOUT: Final = timedelta(minutes=30)
 
 _Default = TypeVar("_Default", timedelta, timedelta | None)
@@ -169,11 +187,19 @@ def effective(spec: PoolSpec, pool_name: str) -> Effective:
         ),
         batching=_batching(spec.batching, values.batching, spec.resources.device),
         kv_cache=kv_cache,
-        resources=_resources(spec.resources, kv_cache.swap_space),
+        api_keys=_api_keys(spec),
+        resources=_resources(spec.resources, kv_cache),
         scaling=None if spec.scaling is None else _scaling(spec.scaling, values, ttft),
         startup_timeout=_duration("spec.startup.timeout", spec.startup.timeout, DEFAULT_STARTUP_TIMEOUT),
         drain_timeout=_duration("spec.drain.timeout", spec.drain.timeout, values.drain_timeout),
     )
+
+
+def disk_cache_room(size: str) -> str:
+    """What a disk cache of this size may take of a node: the engine counts the pages of its files; their folders take
+    some more, and Kubernetes evicts a pod that takes more than was said.
+    """
+    return format_bytes(parse_quantity(size) * Decimal(33) / 32 + _FOLDERS)
 
 
 def _batching(explicit: Batching, by_class: EffectiveBatching, device: Device) -> EffectiveBatching:
@@ -196,13 +222,14 @@ def _batching(explicit: Batching, by_class: EffectiveBatching, device: Device) -
         max_batch_tokens=max_tokens,
         chunked_prefill_tokens=_first(explicit.chunked_prefill_tokens, min(chunk, max_tokens)),
         max_queued_requests=_first(explicit.max_queued_requests, by_class.max_queued_requests),
+        admission=explicit.admission or Admission.QUEUE,
         preemption_mode=explicit.preemption.mode or PreemptionMode.AUTO,
         swap_threshold_tokens=explicit.preemption.swap_threshold_tokens,
     )
 
 
 def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
-    explicit = spec.kv_cache
+    explicit, disk = spec.kv_cache, spec.kv_cache.disk_cache
     size = None if explicit.size is None else _quantity("spec.kvCache.size", explicit.size)
     by_default = None if size is not None else DEFAULT_MEMORY_PERCENT
     return EffectiveKvCache(
@@ -210,14 +237,23 @@ def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
         memory_percent=explicit.memory_percent if explicit.memory_percent is not None else by_default,
         block_tokens=_first(explicit.block_tokens, DEFAULT_BLOCK_TOKENS),
         swap_space="0" if explicit.swap_space is None else _quantity("spec.kvCache.swapSpace", explicit.swap_space),
+        disk_cache=None if disk is None else _quantity("spec.kvCache.diskCache.size", disk.size),
         prefix_cache=explicit.prefix_cache or PrefixCache.RADIX,
     )
 
 
-def _resources(explicit: Resources, swap_space: str) -> EffectiveResources:
+def _api_keys(spec: PoolSpec) -> EffectiveApiKeys | None:
+    if spec.api_keys is None:
+        return None
+    reference = spec.api_keys.secret_ref
+    return EffectiveApiKeys(reference.name, reference.key or DEFAULT_KEYS_KEY)
+
+
+def _resources(explicit: Resources, kv_cache: EffectiveKvCache) -> EffectiveResources:
     """An absent request is the device's default or a lower explicit limit; an absent memory limit is the request.
 
-    The swap space comes on top of both, so that a pool that gets one needs no other change.
+    The swap space comes on top of both, so that a pool that gets one needs no other change; so does the disk cache on
+    top of the request of ephemeral-storage, and of its limit where there is one.
     """
     limits = {name: _quantity(f"spec.resources.limits.{name}", value) for name, value in explicit.limits.items()}
     requests = {name: _quantity(f"spec.resources.requests.{name}", value) for name, value in explicit.requests.items()}
@@ -227,13 +263,23 @@ def _resources(explicit: Resources, swap_space: str) -> EffectiveResources:
             lower = limit is not None and parse_quantity(limit) < parse_quantity(default)
             requests[name] = limit if lower and limit is not None else default
     limits.setdefault("memory", requests["memory"])
-    if parse_quantity(swap_space):
-        for values in (requests, limits):
-            values["memory"] = format_bytes(parse_quantity(values["memory"]) + parse_quantity(swap_space))
+    for values in (requests, limits):
+        values["memory"] = _with(values["memory"], kv_cache.swap_space)
+    if kv_cache.disk_cache is not None:
+        limit = limits.get(_DISK)
+        room = disk_cache_room(kv_cache.disk_cache)
+        requests[_DISK] = _with(requests.get(_DISK, limit or "0"), room)
+        if limit is not None:
+            limits[_DISK] = _with(limit, room)
     accelerator = None
     if explicit.device is Device.GPU:
         accelerator = explicit.accelerators.resource_name or DEFAULT_ACCELERATOR
     return EffectiveResources(explicit.device, accelerator, requests, limits)
+
+
+def _with(quantity: str, more: str) -> str:
+    """As it was written, unless something comes on top."""
+    return format_bytes(parse_quantity(quantity) + parse_quantity(more)) if parse_quantity(more) else quantity
 
 
 def _scaling(explicit: Scaling, values: _ClassValues, ttft: timedelta | None) -> EffectiveScaling:

@@ -39,6 +39,11 @@ class PreemptionMode(StrEnum):
     RECOMPUTE = "Recompute"
 
 
+class Admission(StrEnum):
+    QUEUE = "Queue"
+    GOODPUT = "Goodput"
+
+
 class PrefixCache(StrEnum):
     RADIX = "Radix"
     BLOCK_HASH = "BlockHash"
@@ -60,6 +65,17 @@ class _Base(msgspec.Struct, frozen=True, rename="camel"):
 
 class SecretRef(_Base, frozen=True):
     name: str
+
+
+class KeysRef(_Base, frozen=True):
+    """A Secret, and which of its entries."""
+
+    name: str
+    key: str | None = None
+
+
+class ApiKeys(_Base, frozen=True):
+    secret_ref: KeysRef
 
 
 class Model(_Base, frozen=True):
@@ -90,7 +106,12 @@ class Batching(_Base, frozen=True):
     max_batch_tokens: int | None = None
     chunked_prefill_tokens: int | None = None
     max_queued_requests: int | None = None
+    admission: Admission | None = None
     preemption: Preemption = Preemption()
+
+
+class DiskCache(_Base, frozen=True):
+    size: Quantity
 
 
 class KvCache(_Base, frozen=True):
@@ -98,6 +119,7 @@ class KvCache(_Base, frozen=True):
     memory_percent: int | None = None
     block_tokens: int | None = None
     swap_space: Quantity | None = None
+    disk_cache: DiskCache | None = None
     prefix_cache: PrefixCache | None = None
 
 
@@ -161,6 +183,7 @@ class PoolSpec(_Base, frozen=True):
     slo: Slo = Slo()
     batching: Batching = Batching()
     kv_cache: KvCache = KvCache()
+    api_keys: ApiKeys | None = None
     resources: Resources = Resources()
     replicas: int = 1
     scaling: Scaling | None = None

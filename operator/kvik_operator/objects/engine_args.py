@@ -6,6 +6,7 @@ version does not have is left out (engine_flags.py). docs/contract.md lists ever
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from kvik_operator.crd.effective import Effective
 from kvik_operator.crd.engine_version import Version
@@ -14,6 +15,10 @@ from kvik_operator.crd.quantities import format_duration, parse_quantity
 from kvik_operator.objects.engine_flags import MODEL_PULL, SERVE, Flag, knows
 from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
 
+DISK_CACHE_DIR: Final = "/var/cache/kvik-kv"
+API_KEYS_DIR: Final = "/var/run/secrets/kvik/api"
+API_KEYS_FILE: Final = "keys"
+"""Whatever the entry of the Secret is called."""
 _PREFIX_CACHES = {
     None: None,
     PrefixCache.RADIX: "radix",
@@ -38,13 +43,17 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource, engine
         "max-batch-tokens": batching.max_batch_tokens,
         "chunked-prefill-tokens": batching.chunked_prefill_tokens,
         "max-queued-requests": batching.max_queued_requests,
+        "admission": spec.batching.admission and spec.batching.admission.lower(),
         "preemption-mode": preemption.mode and preemption.mode.lower(),
         "swap-threshold-tokens": preemption.swap_threshold_tokens,
         "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
         "swap-space": _bytes(None if kv.swap_space is None else effective.kv_cache.swap_space),
+        "disk-cache": None if kv.disk_cache is None else DISK_CACHE_DIR,
+        "disk-cache-size": _bytes(effective.kv_cache.disk_cache),
         "prefix-cache": _PREFIX_CACHES[kv.prefix_cache],
+        "api-keys-file": None if spec.api_keys is None else f"{API_KEYS_DIR}/{API_KEYS_FILE}",
         "drain-timeout": format_duration(effective.drain_timeout),
         "startup-timeout": format_duration(effective.startup_timeout),
     }

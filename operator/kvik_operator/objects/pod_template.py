@@ -6,10 +6,11 @@ in `spec.template` can loosen it.
 """
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from kvik_operator.crd.effective import Effective
+from kvik_operator.crd.effective import Effective, disk_cache_room
 from kvik_operator.crd.inferencepool import Device, PoolSpec
 from kvik_operator.names import (
     ANNOTATION_DEFAULT_CONTAINER,
@@ -24,7 +25,14 @@ from kvik_operator.names import (
     PoolKey,
     child_name,
 )
-from kvik_operator.objects.engine_args import literal, pull_args, serve_args
+from kvik_operator.objects.engine_args import (
+    API_KEYS_DIR,
+    API_KEYS_FILE,
+    DISK_CACHE_DIR,
+    literal,
+    pull_args,
+    serve_args,
+)
 from kvik_operator.objects.engine_image import EngineImage, version_of
 from kvik_operator.objects.metadata import Json, digest, labels, selector
 from kvik_operator.objects.model_source import ModelSource, model_source
@@ -35,6 +43,8 @@ CACHE: Final = "/var/cache/kvik"
 TOKEN_VOLUME: Final = "model-token"
 TOKEN_DIR: Final = "/var/run/secrets/kvik/model"
 TOKEN_KEY: Final = "token"
+API_KEYS_VOLUME: Final = "api-keys"
+DISK_CACHE_VOLUME: Final = "disk-cache"
 ACCEPT_WHILE_DRAINING: Final = timedelta(seconds=5)
 """How long an engine still accepts requests after SIGTERM, while endpoints are updated everywhere."""
 EXIT_MARGIN: Final = timedelta(seconds=10)
@@ -57,7 +67,7 @@ def pod_template(key: PoolKey, spec: PoolSpec, effective: Effective, image: Engi
         "terminationGracePeriodSeconds": termination_grace_seconds(effective.drain_timeout),
         "securityContext": _pod_security(),
         "containers": [_engine_container(spec, effective, image, source)],
-        "volumes": _volumes(spec, source),
+        "volumes": _volumes(spec, effective, source),
         "topologySpreadConstraints": _topology_spread(key, spec),
     }
     if source.fetch is not None:
@@ -75,10 +85,28 @@ def termination_grace_seconds(drain_timeout: timedelta) -> int:
     return math.ceil((ACCEPT_WHILE_DRAINING + drain_timeout + EXIT_MARGIN).total_seconds())
 
 
+def mounted(template: Mapping[str, Any]) -> list[str]:
+    """What of its namespace a pod of this template cannot start without, in words. Volumes of another shape than ours,
+    which somebody may have put into the Deployment, are passed over.
+    """
+    needed = []
+    for volume in template["spec"].get("volumes") or ():
+        match volume:
+            case {"secret": {"secretName": str(name), "items": [{"key": str(key)}]}}:
+                needed.append(f"Secret {name} with the key {key}")
+            case {"persistentVolumeClaim": {"claimName": str(name)}}:
+                needed.append(f"PersistentVolumeClaim {name}")
+    return needed
+
+
 def _engine_container(spec: PoolSpec, effective: Effective, image: EngineImage, source: ModelSource) -> Json:
     mounts: list[Json] = [{"name": name, "mountPath": path} for name, path in _WRITABLE.items()]
     if source.volume is not None:
         mounts.append({"name": source.volume["name"], "mountPath": source.mount_path, "readOnly": True})
+    if effective.kv_cache.disk_cache is not None:
+        mounts.append({"name": DISK_CACHE_VOLUME, "mountPath": DISK_CACHE_DIR})
+    if effective.api_keys is not None:
+        mounts.append({"name": API_KEYS_VOLUME, "mountPath": API_KEYS_DIR, "readOnly": True})
     return {
         "name": CONTAINER_ENGINE,
         "image": image.reference,
@@ -131,15 +159,24 @@ def _resources(effective: Effective) -> Json:
     return {"requests": requests, "limits": limits}
 
 
-def _volumes(spec: PoolSpec, source: ModelSource) -> list[Json]:
+def _volumes(spec: PoolSpec, effective: Effective, source: ModelSource) -> list[Json]:
     volumes: list[Json] = [{"name": name, "emptyDir": {}} for name in _WRITABLE if name != "shm"]
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     if source.volume is not None:
         volumes.append(source.volume)
     if source.fetch is not None and spec.model.secret_ref is not None:
-        items = [{"key": TOKEN_KEY, "path": TOKEN_KEY}]
-        volumes.append({"name": TOKEN_VOLUME, "secret": {"secretName": spec.model.secret_ref.name, "items": items}})
+        volumes.append(_secret(TOKEN_VOLUME, spec.model.secret_ref.name, TOKEN_KEY, TOKEN_KEY))
+    kv, keys = effective.kv_cache, effective.api_keys
+    if kv.disk_cache is not None:
+        volumes.append({"name": DISK_CACHE_VOLUME, "emptyDir": {"sizeLimit": disk_cache_room(kv.disk_cache)}})
+    if keys is not None:
+        volumes.append(_secret(API_KEYS_VOLUME, keys.secret, keys.key, API_KEYS_FILE))
     return volumes
+
+
+def _secret(volume: str, name: str, key: str, path: str) -> Json:
+    """One entry of a Secret as a file. Mounted whole, never by subPath, so that the kubelet keeps it up to date."""
+    return {"name": volume, "secret": {"secretName": name, "items": [{"key": key, "path": path}]}}
 
 
 def _cache_env() -> list[Json]:

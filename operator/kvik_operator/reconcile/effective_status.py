@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 def effective_status(effective: Effective) -> Json:
     """Absent values are left out: they mean what the CRD's description of the field says."""
-    kv, resources = effective.kv_cache, effective.resources
+    kv, keys, resources = effective.kv_cache, effective.api_keys, effective.resources
     return prune(
         {
             "model": {
@@ -27,6 +27,7 @@ def effective_status(effective: Effective) -> Json:
                 "maxBatchTokens": effective.batching.max_batch_tokens,
                 "chunkedPrefillTokens": effective.batching.chunked_prefill_tokens,
                 "maxQueuedRequests": effective.batching.max_queued_requests,
+                "admission": str(effective.batching.admission),
                 "preemption": {
                     "mode": str(effective.batching.preemption_mode),
                     "swapThresholdTokens": effective.batching.swap_threshold_tokens,
@@ -37,8 +38,10 @@ def effective_status(effective: Effective) -> Json:
                 "memoryPercent": kv.memory_percent,
                 "blockTokens": kv.block_tokens,
                 "swapSpace": kv.swap_space,
+                "diskCache": None if kv.disk_cache is None else {"size": kv.disk_cache},
                 "prefixCache": str(kv.prefix_cache),
             },
+            "apiKeys": None if keys is None else {"secretRef": {"name": keys.secret, "key": keys.key}},
             "resources": {
                 "device": str(resources.device),
                 "accelerator": resources.accelerator,

@@ -94,10 +94,11 @@ class Patience:
     """From the signal to end until it is killed."""
 
 
-def pod_state(pod: Object, now: datetime, patience: Patience) -> PodState:
+def pod_state(pod: Object, now: datetime, patience: Patience, mounts: Sequence[str] = ()) -> PodState:
+    """`mounts`: what of its namespace it cannot start without, in words."""
     metadata = pod["metadata"]
     phase = _phase(pod)
-    problem = None if phase is Phase.READY else _problem(pod, phase, now, patience)
+    problem = None if phase is Phase.READY else _problem(pod, phase, now, patience, mounts)
     return PodState(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -148,7 +149,7 @@ def _was_ready(pod: Object, run: Object) -> bool:
     return fell is not None and started is not None and fell > started
 
 
-def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience) -> Problem | None:
+def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience, mounts: Sequence[str]) -> Problem | None:
     """The first of these that holds; None while the pod is just on its way."""
     name = pod["metadata"]["name"]
     if phase is Phase.SCHEDULING:
@@ -163,7 +164,7 @@ def _problem(pod: Object, phase: Phase, now: datetime, patience: Patience) -> Pr
         problem = _container_problem(pod, status, patience)
         if problem is not None:
             return problem
-    return _stuck(pod, name, now) if phase is Phase.PREPARING else None
+    return _stuck(pod, name, now, mounts) if phase is Phase.PREPARING else None
 
 
 def _node_is_lost(pod: Object) -> bool:
@@ -241,7 +242,7 @@ def engine_reason(message: str) -> tuple[Reason, str] | None:
     return None
 
 
-def _stuck(pod: Object, name: str, now: datetime) -> Problem | None:
+def _stuck(pod: Object, name: str, now: datetime, mounts: Sequence[str]) -> Problem | None:
     """A pod with a node whose sandbox is not up yet: usually a volume, Secret or claim that cannot be mounted."""
     scheduled, sandbox = pod_condition(pod, "PodScheduled"), pod_condition(pod, "PodReadyToStartContainers")
     if scheduled is None or sandbox is None or sandbox.get("status") == "True":
@@ -251,7 +252,8 @@ def _stuck(pod: Object, name: str, now: datetime) -> Problem | None:
         return None
     patience = int(MOUNT_PATIENCE.total_seconds())
     text = f"Pod {name}: has a node for more than {patience} s and still no volumes or network"
-    return Problem(Reason.MOUNT_FAILED, f"{text}: kubectl describe pod {name}")
+    needs = f"; it needs {', '.join(mounts)}" if mounts else ""
+    return Problem(Reason.MOUNT_FAILED, f"{text}{needs}: kubectl describe pod {name}")
 
 
 def _ran(ended: Mapping[str, Any]) -> timedelta:

@@ -12,7 +12,7 @@ from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, ChildKind, ConditionType, PoolKey, Reason
 from kvik_operator.objects.engine_flags import too_old_for
 from kvik_operator.objects.engine_image import version_of
-from kvik_operator.objects.pod_template import termination_grace_seconds
+from kvik_operator.objects.pod_template import mounted, termination_grace_seconds
 from kvik_operator.objects.service import endpoint
 from kvik_operator.reconcile.desired import wanted_replicas
 from kvik_operator.reconcile.effective_status import effective_status, prune
@@ -67,7 +67,8 @@ def status_update(
     pods = live_pods(observed.pods)
     grace = timedelta(seconds=termination_grace_seconds(observed.effective.drain_timeout))
     patience = Patience(observed.effective.startup_timeout, grace)
-    states = [pod_state(pod, observed.now, patience) for pod in pods]
+    mounts = [] if in_use is None else mounted(in_use.revision.template)
+    states = [pod_state(pod, observed.now, patience, mounts) for pod in pods]
     newest = template_hash(applied.children.get(ChildKind.DEPLOYMENT))
     ready_pods = [
         pod

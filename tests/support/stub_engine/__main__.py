@@ -39,6 +39,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         ready_after=float(environ.get("STUB_READY_AFTER", "1")),
         accept_while_draining=float(environ.get("STUB_ACCEPT_WHILE_DRAINING", "5")),
         drain_timeout=seconds(arguments.drain_timeout),
+        admission=arguments.admission,
+        swap_space=arguments.swap_space,
+        disk_cache_size=arguments.disk_cache_size,
+        api_keys_file=arguments.api_keys_file,
     )
     asyncio.run(_serve(StubEngine(options), arguments.host, arguments.port, arguments.metrics_port))
     return 0
@@ -62,6 +66,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-queued-requests", type=int, default=256)
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--drain-timeout", default="120s")
+    parser.add_argument("--admission", default="queue")
+    parser.add_argument("--swap-space", type=int, default=0)
+    parser.add_argument("--disk-cache-size", type=int)
+    parser.add_argument("--api-keys-file", type=Path)
     return parser.parse_known_args(list(argv))[0]
 
 

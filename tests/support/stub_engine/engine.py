@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 
@@ -23,6 +24,10 @@ class StubOptions:
     ready_after: float
     accept_while_draining: float
     drain_timeout: float
+    admission: str = "queue"
+    swap_space: int = 0
+    disk_cache_size: int | None = None
+    api_keys_file: Path | None = None
 
 
 class QueueFullError(Exception):
@@ -121,6 +126,11 @@ class StubEngine:
             self._running, self._blocks = self._running - 1, self._blocks - blocks
             self._slots.release()
 
+    def knows(self, key: str) -> bool:
+        """Whether a client may come with this key, by the file as it is now."""
+        path = self.options.api_keys_file
+        return path is None or any(line.partition(":")[2] == key for line in path.read_text().splitlines())
+
     def load(self) -> dict[str, Any]:
         state = "starting" if not self.warm else "draining" if self.draining else "ready"
         figures = {
@@ -171,6 +181,10 @@ class StubEngine:
                 "max_batch_tokens": 512,
                 "chunked_prefill_tokens": 128,
                 "max_queued_requests": options.max_queued_requests,
+                "admission": options.admission,
+                "swap_space": options.swap_space,
+                "disk_cache_size": options.disk_cache_size,
+                "api_keys": options.api_keys_file is not None,
             },
         }
 

@@ -54,7 +54,7 @@ def api_app(engine: StubEngine) -> web.Application:
     async def chat(request: web.Request) -> web.StreamResponse:
         return await _chat(engine, request)
 
-    app = web.Application()
+    app = web.Application(middlewares=[_asks_for_keys(engine)])
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
     app.router.add_post("/v1/chat/completions", chat)
@@ -67,6 +67,18 @@ async def _misbehaving(engine: StubEngine) -> web.Response | None:
         await asyncio.Event().wait()
     status = engine.overrides.status
     return None if status is None else web.Response(status=status)
+
+
+def _asks_for_keys(engine: StubEngine) -> Any:
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse:
+        key = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if request.path != "/health" and not engine.knows(key):
+            return _error(401, "invalid_request_error", "Incorrect API key provided.", code="invalid_api_key")
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    return authenticate
 
 
 def _close_while_draining(engine: StubEngine) -> Any:

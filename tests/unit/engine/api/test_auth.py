@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
-from kvik_engine.api.keys import LOOK_SECONDS, ApiKeys, KeysError, keys_or_refuse, read_keys
+from kvik_engine.api import keys as api_keys
+from kvik_engine.api.keys import ApiKeys, KeysError, keys_or_refuse, read_keys
+from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.errors import StartError, StartReason
 from tests.support.calls import Calls
 from tests.support.live_api import LiveApi, Reply, live_api
+from tests.support.waiting import until
 
 ALICE, BOB = "alice-key-1", "bob-key-2"
 KEYS = f"# people\nalice:{ALICE}\n\nbob:{BOB}\nalice:alices-next-key\n"
@@ -95,26 +99,89 @@ async def test_no_key_is_ever_logged(tmp_path: Path, keys_file: Path, caplog: py
     assert "wrong-key-3" not in logged
 
 
-def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(keys_file: Path) -> None:
-    now = [100.0]
-    keys = ApiKeys(keys_file, clock=lambda: now[0])
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
+    keys_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = ApiKeys(keys_file)
     keys_file.write_text("carol:carols-only-key\n")
     assert keys.tenant_of(ALICE) == "alice"
-    now[0] += LOOK_SECONDS
+    keys.look()
     assert (keys.tenant_of(ALICE), keys.tenant_of("carols-only-key")) == (None, "carol")
-    keys_file.write_text("nonsense")
-    now[0] += LOOK_SECONDS
-    assert keys.tenant_of("carols-only-key") == "carol"
+    assert (keys.count, keys.outdated) == (1, False)
+    keys_file.write_text("dave:daves-secret-key\ndaves-other-secret")
+    keys.look()
+    keys.look()
+    assert (keys.tenant_of("carols-only-key"), keys.tenant_of("daves-secret-key")) == ("carol", None)
+    assert (keys.count, keys.outdated) == (1, True)
     keys_file.unlink()
-    now[0] += LOOK_SECONDS
-    assert keys.tenant_of("carols-only-key") == "carol"
+    keys.look()
+    keys.look()
+    assert (keys.tenant_of("carols-only-key"), keys.outdated) == ("carol", True)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.why.rpartition(", ")[2] for record in errors] == [  # type: ignore[attr-defined]
+        *(
+            "line 2: not NAME:KEY with a key of 8 to 512 printable characters",
+            f"{keys_file} cannot be read: No such file or directory",
+        )
+    ]
+    keys_file.write_text("dave:daves-secret-key\n")
+    keys.look()
+    assert (keys.tenant_of("carols-only-key"), keys.tenant_of("daves-secret-key"), keys.outdated) == (
+        None,
+        "dave",
+        False,
+    )
+    assert "secret" not in str([record.__dict__ for record in caplog.records])
+
+
+def mounted_secret(folder: Path, text: str) -> Path:
+    """The file of a mounted Secret with this content: `keys -> ..data/keys`, `..data -> ..VERSION`."""
+    version = folder / f"..{len(list(folder.iterdir()))}"
+    version.mkdir()
+    (version / "keys").write_text(text)
+    (folder / "..data_tmp").symlink_to(version.name)
+    (folder / "..data_tmp").replace(folder / "..data")
+    if not (folder / "keys").is_symlink():
+        (folder / "keys").symlink_to("..data/keys")
+    return folder / "keys"
+
+
+async def test_an_engine_follows_a_secret_that_is_rotated_without_a_request_and_tells_when_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First both keys hold, then the new one alone; nobody who has a key of both contents is ever refused."""
+    monkeypatch.setattr(api_keys, "LOOK_SECONDS", 0.01)
+    (secret := tmp_path / "secret").mkdir()
+    path = mounted_secret(secret, f"alice:{ALICE}\n")
+    async with live_api(tmp_path, api_keys_file=str(path)) as api:
+        keys = api.service.keys
+        assert keys is not None
+        follows = asyncio.create_task(keys.follow())
+        mounted_secret(secret, f"alice:{ALICE}\nalice:alices-next-key\n")
+        await until(lambda: keys.count == 2)
+        assert [(await chat(api, key)).status for key in (ALICE, "alices-next-key")] == [200, 200]
+        mounted_secret(secret, "alice:alices-next-key\n")
+        await until(lambda: keys.count == 1)
+        assert [(await chat(api, key)).status for key in (ALICE, "alices-next-key")] == [401, 200]
+        mounted_secret(secret, "")
+        await until(lambda: keys.outdated)
+        assert (await chat(api, "alices-next-key")).status == 200
+        page = MetricsPage(api.service.config, api.client, api.service.metrics, keys).render().decode()
+        assert 'kvik_api_keys{model_name="org/tiny"} 1.0' in page
+        assert 'kvik_api_keys_outdated{model_name="org/tiny"} 1.0' in page
+        assert "alices-next-key" not in page
+        follows.cancel()
+        await asyncio.wait([follows])
+
+
+async def test_without_keys_there_are_no_metrics_of_keys(api: LiveApi) -> None:
+    assert "kvik_api_keys" not in (await api.get("/metrics")).text
 
 
 def test_a_new_file_that_could_not_be_read_at_first_is_read_later(
     keys_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [100.0]
-    keys = ApiKeys(keys_file, clock=lambda: now[0])
+    keys = ApiKeys(keys_file)
     keys_file.write_text("carol:carols-only-key\n")
 
     def refuse(self: Path, *_: object) -> None:
@@ -122,9 +189,9 @@ def test_a_new_file_that_could_not_be_read_at_first_is_read_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
-        now[0] += LOOK_SECONDS
-        assert keys.tenant_of(ALICE) == "alice"
-    now[0] += LOOK_SECONDS
+        keys.look()
+        assert (keys.tenant_of(ALICE), keys.outdated) == ("alice", True)
+    keys.look()
     assert (keys.tenant_of(ALICE), keys.tenant_of("carols-only-key")) == (None, "carol")
 
 
@@ -132,7 +199,7 @@ def test_a_key_is_found_in_as_many_calls_among_20_000_as_among_two(tmp_path: Pat
     """All of them were compared: 37 ms of the API's only thread for each request with a file of the largest size."""
     many = tmp_path / "many"
     many.write_text("".join(f"tenant:{number:08}-key\n" for number in range(20_000)))
-    keys = ApiKeys(many, clock=lambda: 0.0)
+    keys = ApiKeys(many)
     with Calls() as calls:
         assert keys.tenant_of("00019999-key") == "tenant"
         assert keys.tenant_of("absent-key-0") is None

@@ -57,6 +57,16 @@ async def test_info_has_the_contracts_keys_and_fits_4_kib(api: LiveApi) -> None:
     startup = info["startup"]
     assert startup["weights_loaded"] <= startup["warm"]
     assert (startup["model_fetched"], startup["compiled"]) == (None, None)
+    assert info["effective"] == {
+        "max_requests": 64,
+        "max_batch_tokens": 4096,
+        "chunked_prefill_tokens": 512,
+        "max_queued_requests": 256,
+        "admission": "queue",
+        "swap_space": 0,
+        "disk_cache_size": None,
+        "api_keys": False,
+    }
 
 
 async def test_after_a_restart_info_tells_the_new_cores_times_and_load_the_first_ones(api: LiveApi) -> None:
@@ -90,7 +100,7 @@ async def test_wrong_paths_and_methods_of_the_metrics_port_are_json(api: LiveApi
 
 async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
     now = 100.0
-    page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), lambda: now)
+    page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), clock=lambda: now)
     first = page.render()
     assert page.render() is first
     now += 0.3

@@ -12,7 +12,7 @@ from kvik_engine.core.disk_cache import fingerprint, open_disk_cache
 from kvik_engine.core.main import allocate_swap_space
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.kv.block_files import HEAD_BYTES
+from kvik_engine.kv.block_files import bytes_on_disk
 from kvik_engine.kv.disk_tier import NoLowerTier
 from kvik_engine.kv.prefix_cache import NoPrefixCache
 from kvik_engine.kv.prefix_hash import BlockHashCache
@@ -202,7 +202,7 @@ def test_an_unknown_preemption_mode_is_refused(tmp_path: Path) -> None:
 
 def test_a_disk_cache_below_one_block_is_refused_by_its_flag(tmp_path: Path) -> None:
     runner = FakeRunner()
-    file_bytes = runner.facts.groups[0].block_bytes + HEAD_BYTES
+    file_bytes = bytes_on_disk(runner.facts.groups[0].block_bytes)
     config = make_config(tmp_path, disk_cache="d", disk_cache_size=file_bytes - 1)
     with pytest.raises(StartError, match=f"--disk-cache-size {file_bytes - 1} bytes is less than a block") as error:
         open_disk_cache(config, runner.facts, runner.allocate_host(4))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kvik_engine.kv.block_files import HEAD_BYTES, BlockFiles
+from kvik_engine.kv.block_files import BlockFiles, bytes_on_disk
 from kvik_engine.kv.disk_tier import MAX_WRITES, PAUSE_SECONDS, DiskTier, Done
 from kvik_engine.kv.host_pool import ContentKey, Slot
 
 SIZE = 64
-FILE = SIZE + HEAD_BYTES
+FILE = bytes_on_disk(SIZE)
 
 
 def key(number: int, group: int = 0) -> ContentKey:
@@ -171,7 +171,7 @@ def test_it_stays_within_its_size_and_drops_the_longest_unused(tmp_path: Path) -
     rig.read(1)
     rig.write(4)
     assert [key(number) in rig.disk for number in (1, 2, 3, 4)] == [True, False, True, True]
-    assert sum(path.stat().st_size for path in files(tmp_path)) <= 3 * FILE
+    assert sum(512 * path.stat().st_blocks for path in files(tmp_path)) <= 3 * FILE
 
 
 def test_a_smaller_size_at_the_next_start_removes_what_is_too_much(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from kvik_operator.crd.effective import Effective, effective
-from kvik_operator.crd.inferencepool import Dtype, PreemptionMode, PrefixCache
+from kvik_operator.crd.effective import Effective, EffectiveApiKeys, disk_cache_room, effective
+from kvik_operator.crd.inferencepool import Admission, Dtype, PreemptionMode, PrefixCache
+from kvik_operator.crd.quantities import parse_quantity
 from kvik_operator.errors import PoolError
 from tests.support.pools import SOURCE, spec_of
 
@@ -185,6 +186,52 @@ def test_swap_space_comes_on_top_of_the_memory_request_and_limit(
     assert values.resources.limits["memory"] == want_limit
 
 
+@pytest.mark.parametrize(
+    ("resources", "want_request", "want_limit"),
+    [
+        ({}, "10576Mi", None),
+        ({"requests": {"ephemeral-storage": "40Gi"}}, "51536Mi", None),
+        ({"limits": {"ephemeral-storage": "50Gi"}}, "61776Mi", "61776Mi"),
+        ({"requests": {"ephemeral-storage": "40Gi"}, "limits": {"ephemeral-storage": "50Gi"}}, "51536Mi", "61776Mi"),
+    ],
+)
+def test_the_disk_cache_and_its_folders_come_on_top_of_the_ephemeral_storage(
+    resources: dict[str, Any], want_request: str, want_limit: str | None
+) -> None:
+    """Kubernetes takes a limit for the request where there is none, and evicts a pod that is above its limit."""
+    values = effective_of(resources=resources, kvCache={"swapSpace": "1Gi", "diskCache": {"size": "10Gi"}})
+    assert values.kv_cache.disk_cache == "10Gi"
+    assert disk_cache_room("10Gi") == "10576Mi"
+    assert values.resources.requests["ephemeral-storage"] == want_request
+    assert values.resources.limits.get("ephemeral-storage") == want_limit
+
+
+def test_without_a_disk_cache_nothing_is_asked_of_the_disk() -> None:
+    values = effective_of(kvCache={"swapSpace": "1Gi"})
+    assert values.kv_cache.disk_cache is None
+    assert "ephemeral-storage" not in values.resources.requests
+
+
+@pytest.mark.parametrize("blocks", [100, 100_000])
+@pytest.mark.parametrize("pages", [1, 90])
+def test_an_engine_that_fills_its_disk_cache_stays_within_the_room_of_the_volume(blocks: int, pages: int) -> None:
+    """256 folders of a page at least, and up to 128 bytes in them for a name of 66 letters: a kubelet counts them."""
+    size = blocks * pages * 4096
+    folders = max(256 * 4096, 128 * blocks)
+    assert size + folders <= parse_quantity(disk_cache_room(str(size)))
+
+
+def test_the_keys_are_those_of_the_entry_keys_unless_another_is_named() -> None:
+    assert effective_of().api_keys is None
+    assert effective_of(apiKeys={"secretRef": {"name": "a"}}).api_keys == EffectiveApiKeys("a", "keys")
+    assert effective_of(apiKeys={"secretRef": {"name": "a", "key": "b"}}).api_keys == EffectiveApiKeys("a", "b")
+
+
+def test_admission_is_by_queue_unless_goodput_is_asked_for() -> None:
+    assert effective_of(slo={"class": "Interactive"}).batching.admission is Admission.QUEUE
+    assert effective_of(batching={"admission": "Goodput"}).batching.admission is Admission.GOODPUT
+
+
 def test_preemption_is_auto_with_a_measured_threshold_and_no_swap_space() -> None:
     values = effective_of()
     assert values.batching.preemption_mode is PreemptionMode.AUTO
@@ -217,6 +264,7 @@ def test_the_accelerator_is_the_default_one_on_a_gpu_and_none_on_a_cpu() -> None
         ({"scaling": {"maxReplicas": 1, "podFullAt": {"ttft": "x"}}}, "spec.scaling.podFullAt.ttft"),
         ({"kvCache": {"size": "big"}}, "spec.kvCache.size"),
         ({"kvCache": {"swapSpace": "big"}}, "spec.kvCache.swapSpace"),
+        ({"kvCache": {"diskCache": {"size": "1e99"}}}, "spec.kvCache.diskCache.size"),
         ({"resources": {"limits": {"memory": "big"}}}, "spec.resources.limits.memory"),
     ],
 )

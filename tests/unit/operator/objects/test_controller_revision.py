@@ -164,6 +164,7 @@ def test_what_is_stored_is_read_by_every_later_version() -> None:
     then = effective_of(data, values_of(SPEC))
     assert (then.drain_timeout, then.batching.max_requests) == (timedelta(seconds=120), 8)
     assert sorted(data_of(SPEC)["effective"]) == [
+        "api_keys",
         "batching",
         "drain_timeout",
         "kv_cache",

@@ -14,7 +14,7 @@ from kvik_operator.crd.inferencepool import InferencePool, PoolSpec
 from kvik_operator.errors import PoolError
 from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, PoolKey
 from kvik_operator.objects.engine_image import EngineImage
-from kvik_operator.objects.pod_template import pod_template
+from kvik_operator.objects.pod_template import mounted, pod_template
 from tests.support.pools import KEY, SOURCE, make_pool, spec_of
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -64,10 +64,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "chunk": {"batching": {"chunkedPrefillTokens": 64}},
     "requests": {"batching": {"maxRequests": 3}},
     "queue": {"batching": {"maxQueuedRequests": 3}},
+    "admission": {"batching": {"admission": "Goodput"}},
     "preemption": {"batching": {"preemption": {"mode": "Recompute"}}},
     "swap_threshold": {"batching": {"preemption": {"swapThresholdTokens": 500}}, "kvCache": {"swapSpace": "1Gi"}},
     "kv_size": {"kvCache": {"size": "1Gi"}},
     "swap_space": {"kvCache": {"swapSpace": "1Gi"}},
+    "disk_cache": {"kvCache": {"swapSpace": "1Gi", "diskCache": {"size": "9Gi"}}},
+    "api_keys": {"apiKeys": {"secretRef": {"name": "clients"}}},
     "memory_percent": {"kvCache": {"memoryPercent": 50}},
     "block": {"kvCache": {"blockTokens": 32}},
     "prefix_cache": {"kvCache": {"prefixCache": "Disabled"}},
@@ -81,7 +84,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "node": {"template": {"nodeSelector": {"a": "b"}}},
 }
 
-NEEDED: dict[str, dict[str, Any]] = {"swap_threshold": {"kvCache": {"swapSpace": "1Gi"}}}
+NEEDED: dict[str, dict[str, Any]] = {
+    what: {"kvCache": {"swapSpace": "1Gi"}} for what in ("swap_threshold", "disk_cache")
+}
 """What a pool must have before such a change."""
 
 
@@ -218,7 +223,47 @@ def test_a_gpu_pod_asks_for_one_accelerator_and_a_cpu_pod_for_none() -> None:
     assert "cpu" not in cpu["limits"]
 
 
-@pytest.mark.parametrize("spec", [{}, HUB_SPEC, {"model": {"source": "pvc://c/p"}}], ids=["file", "hf", "pvc"])
+KEYED: dict[str, Any] = {"apiKeys": {"secretRef": {"name": "clients", "key": "chat.keys"}}}
+
+
+@pytest.mark.parametrize("source", [SOURCE, "hf://org/name@abc", "pvc://claim/path"])
+def test_the_engine_alone_gets_the_file_of_keys_which_the_kubelet_keeps_up_to_date(source: str) -> None:
+    """A subPath or a variable would stay as it was at the start."""
+    template = render(spec_of(model={"source": source}, **KEYED))
+    engine = container(template)
+    assert "--api-keys-file=/var/run/secrets/kvik/api/keys" in engine["args"]
+    mount = {"name": "api-keys", "mountPath": "/var/run/secrets/kvik/api", "readOnly": True}
+    assert mount in engine["volumeMounts"]
+    volume = {"secretName": "clients", "items": [{"key": "chat.keys", "path": "keys"}]}
+    assert {"name": "api-keys", "secret": volume} in template["spec"]["volumes"]
+    others = template["spec"].get("initContainers", [])
+    assert [one for other in others for one in other["volumeMounts"] if one["name"] == "api-keys"] == []
+    assert "clients" not in str([engine["args"], engine["env"], template["metadata"]])
+
+
+def test_the_disk_cache_is_a_writable_volume_of_what_was_asked_of_the_node() -> None:
+    template = render(spec_of(kvCache={"swapSpace": "1Gi", "diskCache": {"size": "10Gi"}}))
+    engine = container(template)
+    assert {"--disk-cache=/var/cache/kvik-kv", f"--disk-cache-size={10 * 2**30}"} <= set(engine["args"])
+    assert {"name": "disk-cache", "mountPath": "/var/cache/kvik-kv"} in engine["volumeMounts"]
+    size = engine["resources"]["requests"]["ephemeral-storage"]
+    assert {"name": "disk-cache", "emptyDir": {"sizeLimit": size}} in template["spec"]["volumes"]
+
+
+def test_what_a_pod_cannot_start_without_is_told() -> None:
+    assert mounted(render(spec_of())) == []
+    claim = render(spec_of(model={"source": "pvc://models/a/b"}, **KEYED))
+    assert mounted(claim) == ["PersistentVolumeClaim models", "Secret clients with the key chat.keys"]
+    hub = render(spec_of(**HUB_SPEC, kvCache={"swapSpace": "1Gi", "diskCache": {"size": "10Gi"}}))
+    assert mounted(hub) == ["Secret hub with the key token"]
+    somebodys = [{"name": "a", "secret": {"secretName": "b"}}, {"name": "c", "configMap": {"name": "d"}}, {"name": "e"}]
+    assert mounted({"spec": {"volumes": somebodys}}) == mounted({"spec": {}}) == []
+
+
+EVERY_VOLUME = {**HUB_SPEC, **KEYED, "kvCache": {"swapSpace": "1Gi", "diskCache": {"size": "10Gi"}}}
+
+
+@pytest.mark.parametrize("spec", [{}, EVERY_VOLUME, {"model": {"source": "pvc://c/p"}}], ids=["file", "hf", "pvc"])
 def test_the_pod_satisfies_the_restricted_standard(spec: dict[str, Any]) -> None:
     pod = render(spec_of(**spec))["spec"]
     assert pod["automountServiceAccountToken"] is False

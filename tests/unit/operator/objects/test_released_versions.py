@@ -50,9 +50,17 @@ EVERY_GROUP: dict[str, Any] = {
         "maxBatchTokens": 512,
         "chunkedPrefillTokens": 256,
         "maxQueuedRequests": 0,
+        "admission": "Goodput",
         "preemption": {"mode": "Auto", "swapThresholdTokens": 500},
     },
-    "kvCache": {"memoryPercent": 85, "blockTokens": 32, "swapSpace": "4Gi", "prefixCache": "BlockHash"},
+    "kvCache": {
+        "memoryPercent": 85,
+        "blockTokens": 32,
+        "swapSpace": "4Gi",
+        "diskCache": {"size": "20Gi"},
+        "prefixCache": "BlockHash",
+    },
+    "apiKeys": {"secretRef": {"name": "clients", "key": "chat"}},
     "resources": {
         "accelerators": {"resourceName": "amd.com/gpu"},
         "requests": {"cpu": 2, "memory": "8Gi", "ephemeral-storage": "20Gi"},

@@ -223,6 +223,18 @@ def test_a_pod_without_volumes_for_long_is_stuck(seconds: int, stuck: bool) -> N
         assert "kubectl describe pod chat-1" in problem.message
 
 
+def test_a_pod_that_cannot_mount_is_told_with_what_it_waits_for() -> None:
+    """A Secret that is missing looks like a volume plug-in that is slow; nobody may read Secrets to tell them apart."""
+    pod = make_pod(sandbox=False, age=60)
+    needs = ["PersistentVolumeClaim models", "Secret clients with the key keys"]
+    problem = pod_state(pod, NOW, PATIENCE, needs).problem
+    assert problem is not None
+    assert problem.message.endswith(
+        "no volumes or network; it needs PersistentVolumeClaim models, Secret clients with the key keys: "
+        "kubectl describe pod chat-1"
+    )
+
+
 def test_terminating_and_ended_pods_do_not_count() -> None:
     evicted = make_pod("evicted")
     evicted["status"]["phase"] = "Failed"
