@@ -27,6 +27,7 @@ WHOLE: dict[str, Any] = {
     "slo": {"class": "Interactive"},
     "batching": {"maxRequests": 8},
     "kvCache": {"blockTokens": 32},
+    "apiKeys": {"secretRef": {"name": "clients"}},
     "resources": {"device": "CPU"},
     "replicas": 3,
     "scaling": {"maxReplicas": 5},
