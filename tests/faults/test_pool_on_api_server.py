@@ -35,6 +35,7 @@ SPEC: dict[str, Any] = {
     "model": {"source": "file:///models/smollm2/model.gguf"},
     "resources": {"device": "CPU"},
 }
+KEYED: dict[str, Any] = {"apiKeys": {"secretRef": {"name": "clients"}}}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,8 @@ def test_a_pool_gets_its_children_and_its_pod_is_restricted(kube: Kubectl) -> No
 
 def test_a_settled_pool_is_not_written_again(kube: Kubectl) -> None:
     """What the API server fills in must not look like drift, else every look would write."""
-    apply_pool(kube, template={"env": [{"name": "A", "value": "b"}]}, kvCache={"size": 268435456})
+    cache = {"size": 268435456, "swapSpace": "1Gi", "diskCache": {"size": "1.7G"}}
+    apply_pool(kube, template={"env": [{"name": "A", "value": "b"}]}, kvCache=cache, **KEYED)
     play(kube, wait_for_pod(kube), RUNNING, ready=True)
     wait_for_reason(kube, "PodsReady")
     wait_for_reason(kube, "RolloutComplete", "RolloutComplete")
@@ -156,6 +158,22 @@ def test_a_settled_pool_is_not_written_again(kube: Kubectl) -> None:
     time.sleep(5)
     after = versions()
     assert {name for name in before if before[name] != after[name]} <= {"InferencePoolchat"}
+
+
+def test_a_secret_of_keys_that_is_missing_is_named_and_with_it_the_pool_is_ready(kube: Kubectl) -> None:
+    """The namespace takes only restricted pods, and the operator may not read Secrets."""
+    apply_pool(kube, kvCache={"swapSpace": "1Gi", "diskCache": {"size": "9Gi"}}, **KEYED)
+    pod = wait_for_pod(kube)
+    no_volumes = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    scheduled = {**no_volumes, "type": "PodScheduled", "status": "True"}
+    status = json.dumps({"status": {"phase": "Pending", "conditions": [scheduled, no_volumes]}})
+    kube.run("patch", "pod", pod, "--subresource=status", "--type=merge", f"--patch={status}")
+    assert "it needs Secret clients with the key keys" in wait_for_reason(kube, "MountFailed")["message"]
+    play(kube, pod, RUNNING, ready=True)
+    wait_for_reason(kube, "PodsReady")
+    shown = (kube.get(POOLS, "chat") or {})["status"]["effective"]
+    assert shown["apiKeys"] == {"secretRef": {"name": "clients", "key": "keys"}}
+    assert (shown["kvCache"]["diskCache"], shown["batching"]["admission"]) == ({"size": "9Gi"}, "Queue")
 
 
 STATES: dict[str, tuple[dict[str, Any], str]] = {
