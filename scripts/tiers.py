@@ -28,14 +28,14 @@ PREPARATION: dict[str, list[str]] = {
     "faults": ["tests.cluster", "programs"],
     "e2e": ["scripts.demo", "prepare"],
 }
-# Tiers whose tests share no engine and no cluster, so that each CPU can run tests of its own: whole files where many
-# tests share what is dear to make (a control plane, say), single tests where a file takes minutes.
+# Tiers of which each CPU runs tests of its own: whole files where the tests of one share what is dear to make, single
+# tests where some take a minute. Engine processes take all CPUs by themselves.
 SPREAD = {
     "unit": "loadfile",
-    "property": "loadfile",
+    "property": "worksteal",
     "kernels": "loadfile",
     "oracle": "worksteal",
-    "faults": "loadfile",
+    "faults": "worksteal",
 }
 # Tiers whose tests take long enough for a reader to want to know which one runs.
 SLOW = frozenset({"oracle", "integration", "faults", "e2e"})
@@ -101,6 +101,9 @@ def main() -> int:
     options = parser.parse_args()
 
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin would starve the engines under test
+    # Hundreds of processes import the same packages: whoever keeps compiled code out of the tree gets it beside them.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".venv" / "compiled")
     os.environ["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     results: list[tuple[str, int, float]] = []
     for tier in options.tiers:
