@@ -164,7 +164,8 @@ def _arrived_as_text(rig: Rig, kept: Mapping[str, Hostile]) -> None:
 
 
 def _pools(rig: Rig) -> list[Object]:
-    items: list[Object] = json.loads(rig.kubectl("get", "inferencepools.kvik.dev", "-ojson"))["items"]
+    found = client.CustomObjectsApi(rig.api).list_namespaced_custom_object(namespace=rig.namespace, **POOL)
+    items: list[Object] = found["items"]
     return items
 
 

@@ -40,7 +40,7 @@ def running(rig: Rig) -> tuple[Any, ...]:
 
 def pods_and_template(rig: Rig) -> tuple[Any, ...]:
     """As `running`, where the Deployment is written once with the same template, which counts as a generation."""
-    replica_sets = rig.kubectl_list("replicasets.apps", "kvik.dev/pool=chat")
+    replica_sets = rig.listed("replicasets.apps")
     uids, _, template = running(rig)
     return uids, template, len(replica_sets)
 

@@ -119,7 +119,7 @@ def test_a_change_of_strategy_rolls_nothing_and_in_place_needs_no_room(operated:
     rig.patch({"rollout": {"strategy": "InPlace"}})
     eventually("the Deployment to know", lambda: pace(rig) == (IN_PLACE, False), 30, rig.explain)
     holds("no pod is touched", lambda: uids(rig) == before, 3)
-    assert len(rig.kubectl_list("replicasets.apps", "kvik.dev/pool=chat")) == len(rig.revisions()) == 1
+    assert len(rig.listed("replicasets.apps")) == len(rig.revisions()) == 1
     assert condition(rig, "RolloutComplete")["status"] == "True"
 
     change(rig, 8)

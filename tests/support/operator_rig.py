@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from tests.support.api_lists import list_objects
 from tests.support.control_plane import RunningControlPlane
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.fault_proxy import FaultProxy
@@ -138,24 +139,22 @@ class Rig:
         )
 
     def children(self, name: str = "chat") -> list[Object]:
-        return self.kubectl_list(",".join(CHILDREN), f"kvik.dev/pool={name}")
+        return [child for kind in CHILDREN for child in self.listed(kind, name)]
 
     def revisions(self, name: str = "chat") -> list[Object]:
         """By number, the one in use last."""
-        found = self.kubectl_list("controllerrevisions.apps", f"kvik.dev/pool={name}")
-        return sorted(found, key=lambda revision: revision["revision"])
+        return sorted(self.listed("controllerrevisions.apps", name), key=lambda revision: revision["revision"])
 
     def pods(self, name: str = "chat") -> list[Object]:
-        return self.kubectl_list("pods", f"kvik.dev/pool={name}")
+        return self.listed("pods", name)
 
     def deployment(self, name: str = "chat") -> Object | None:
-        found = self.kubectl_list("deployments.apps", f"kvik.dev/pool={name}")
+        found = self.listed("deployments.apps", name)
         return found[0] if found else None
 
-    def kubectl_list(self, kinds: str, selector: str) -> list[Object]:
-        text = self.plane.run_kubectl("get", kinds, f"--namespace={self.namespace}", f"-l{selector}", "-ojson")
-        items: list[Object] = json.loads(text)["items"]
-        return items
+    def listed(self, kind: str, pool: str = "chat") -> list[Object]:
+        """What a pool has of a kind as kubectl names it."""
+        return list_objects(self.api, kind, self.namespace, f"kvik.dev/pool={pool}")
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.plane.run_kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
@@ -166,8 +165,7 @@ class Rig:
 
     def events(self, reason: str) -> list[Object]:
         """An Event comes after what it tells of: wait for it."""
-        text = self.plane.run_kubectl("get", "events", f"--namespace={self.namespace}", "-ojson")
-        return [event for event in json.loads(text)["items"] if event["reason"] == reason]
+        return [event for event in list_objects(self.api, "events", self.namespace) if event["reason"] == reason]
 
     def wait_ready(self, name: str = "chat", seconds: float = 30) -> None:
         """Ready is a pool of which one pod is; its other pods may come later."""
