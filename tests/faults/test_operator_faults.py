@@ -51,7 +51,7 @@ def test_a_restart_of_the_api_server_is_survived_and_caught_up_with(operated: Ri
     rig.plane["kube-apiserver"].start()
     rig.plane.wait_ready()
     catches_up(rig, 2, 15)
-    # Kubernetes' own controllers may take half a minute to come back, and the next test needs them.
+    rig.plane.restart_controllers()  # which the next test needs, too
     eventually("the second pod to be ready", lambda: ready_replicas(rig) == 2, 90, rig.explain)
     assert alive(operator)
 

@@ -60,6 +60,17 @@ class RunningControlPlane:
         """Waits until the API server is ready, as after a restart."""
         wait_until("the API server to be ready", self.plane.ready, seconds, [self["etcd"], self["kube-apiserver"]])
 
+    def restart_controllers(self) -> None:
+        """After the API server was away, and after a new kind: until then they look again twice a minute at most.
+
+        Returns when they act: they make the ServiceAccount anew that is taken away while they are gone.
+        """
+        controllers = self["kube-controller-manager"]
+        controllers.kill()
+        self.run_kubectl("delete", "serviceaccount", "default", "--namespace=default")
+        controllers.start()
+        wait_until("the controllers to act", self.plane.service_account_exists, 60, [controllers])
+
 
 @contextmanager
 def control_plane(folder: Path, scheduler: bool = False) -> Iterator[RunningControlPlane]:

@@ -39,6 +39,7 @@ def install(plane: RunningControlPlane, *values: str) -> None:
     # `kubectl wait` fails on a CRD that has no conditions yet.
     served = ("get", "--raw", "/apis/kvik.dev/v1alpha1/inferencepools")
     wait_for("the CRD to be served", lambda: plane.run_kubectl(*served, check=False) != "", 30)
+    plane.restart_controllers()  # the garbage collector has pools to look after
 
 
 def running_operator(plane: RunningControlPlane, folder: Path, *flags: str) -> OperatorProcess:
