@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-import pytest
-
+OPERATIONS = ("kv_write", "paged_attention")
+TESTING = "import kvik_kernels.testing"
 BLOCK = """
 import sys
 class Missing:
@@ -27,12 +27,13 @@ def test_the_package_imports_neither_torch_nor_triton() -> None:
     )
 
 
-@pytest.mark.parametrize("operation", ["kv_write", "paged_attention"])
-def test_naive_works_without_triton(operation: str) -> None:
-    run_without({"triton"}, f"from kvik_kernels.{operation} import naive, launch\nimport kvik_kernels.testing")
+def test_naive_works_without_triton() -> None:
+    run_without(
+        {"triton"}, "".join(f"from kvik_kernels.{name} import naive, launch\n" for name in OPERATIONS) + TESTING
+    )
 
 
-@pytest.mark.parametrize("operation", ["kv_write", "paged_attention"])
-def test_kernel_files_import_without_torch(operation: str) -> None:
+def test_kernel_files_import_without_torch() -> None:
     """triton itself looks for torch but does without it."""
-    run_without({"torch"}, f"import kvik_kernels.{operation}.kernel, kvik_kernels.aot")
+    kernels = ", ".join(f"kvik_kernels.{name}.kernel" for name in OPERATIONS)
+    run_without({"torch"}, f"import {kernels}, kvik_kernels.aot")
