@@ -119,11 +119,29 @@ CONSTRAINTS: list[tuple[str, Any]] = [
 ]
 """What asks for constrained output, by the fields of several servers: none may be dropped in silence."""
 
+OTHER_SERVERS = [
+    ("max_new_tokens", 5),
+    ("n_predict", 5),
+    ("min_new_tokens", 5),
+    ("stop_regex", "a+"),
+    ("no_stop_trim", True),
+    ("detokenize", False),
+    ("return_token_ids", True),
+    ("return_tokens_as_token_ids", True),
+    ("mirostat", 2),
+    ("dry_multiplier", 0.8),
+    ("xtc_probability", 0.5),
+    ("dynatemp_range", 0.5),
+    ("lora_path", "adapter"),
+    ("vllm_xargs", {"a": 1}),
+]
+"""By which SGLang, TGI, vLLM and llama.cpp take lengths, stops, ways of sampling and of showing tokens."""
+
 UNSUPPORTED = [
     *(
         make(f"{field}={value!r}", field, **{field: value})
         for make in (chat, completion)
-        for field, value in CONSTRAINTS
+        for field, value in [*CONSTRAINTS, *OTHER_SERVERS]
     ),
     *(
         make(f"{field}={value!r}", field, **{field: value})
@@ -260,5 +278,7 @@ HARMLESS: list[dict[str, Any]] = [
         "guided_json_object": False,
     },
     {"nvext": {}, "extra_body": {}, "grammar": "", "ebnf": None, "guided_decoding_backend": None},
+    {"max_new_tokens": -1, "n_predict": None, "min_new_tokens": 0, "mirostat": 0, "dry_multiplier": 0.0},
+    {"stop_regex": "", "no_stop_trim": False, "detokenize": True, "return_token_ids": False, "vllm_xargs": {}},
 ]
 """Fields of a chat that change nothing: OpenAI's clients send them."""

@@ -59,7 +59,8 @@ def model_info(context: int = CONTEXT, warm_at: float = 1_800_000_000.0) -> Mode
 class ScriptedCore:
     """Answers each request with `reply`, a token a step and choice, until its max_tokens.
 
-    `gate` closed: requests are queued but nothing is computed. `refuse` set: requests get that refusal.
+    `gate` closed: requests are queued but nothing is computed. `refuse` set: requests that
+    `refuses` picks get that refusal.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class ScriptedCore:
     logprob: Callable[[int], float] = lambda choice: -0.5
     """Of each token of a choice, if the request asks."""
     refuse: Refusal | None = None
+    refuses: Callable[[Submit], bool] = lambda submit: True
     error_after: int | None = None
     """The row fails after so many tokens."""
     queue: bool = True
@@ -128,7 +130,7 @@ class ScriptedCore:
         elif self.queue:
             self.submits.append(message)
             frame = _frame(news, message.api_id)
-            if self.refuse is not None:
+            if self.refuse is not None and self.refuses(message):
                 frame.refused.append(
                     Refusal(message.request_id, self.refuse.code, self.refuse.message, self.refuse.retry_after)
                 )

@@ -18,7 +18,7 @@ from kvik_engine.api.limits import KEEPALIVE_COMMENT_SECONDS
 from kvik_engine.api.sampling_fields import Sampling
 from kvik_engine.api.schema import SamplingFields
 from kvik_engine.api.service import Service
-from kvik_engine.api.sse import EventStream, write_limit
+from kvik_engine.api.sse import EventStream
 from kvik_engine.errors import KvikError
 
 log = logging.getLogger(__name__)
@@ -69,9 +69,8 @@ class Answer:
         async with self._generation() as generation:
             deltas = await generation.all()
         response = json_response({**self.envelope(self._kind, choices(deltas)), "usage": usage(generation)})
-        async with write_limit(request):
-            await response.prepare(request)
-            await response.write_eof()
+        await response.prepare(request)
+        await response.write_eof()
         return response
 
     async def stream(

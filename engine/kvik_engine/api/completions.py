@@ -44,7 +44,7 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
         sampling = resolve_sampling(
             body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body), tenant=tenant_of(request)
         )
-        texts = split_prompts(body.prompt)
+        texts = await service.in_thread(split_prompts, body.prompt)
         n = _n(sampling)
         if len(texts) * sampling.params.n > MAX_CHOICES:
             raise UserError(f"{n} times the number of prompts is more than {MAX_CHOICES}.", param=n)

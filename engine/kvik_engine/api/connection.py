@@ -1,7 +1,8 @@
 """One TCP connection of a client, with the bounds that aiohttp's server leaves open.
 
 aiohttp 3.14 has no timeout for a request's head, no cap on connections, keeps idle ones for an hour and answers a
-malformed request in plain text. Here: 10 s and 16 KiB for a head, a cap, 75 s idle, errors as JSON.
+malformed request in plain text; a client that reads nothing keeps its connection for ever. Here: 10 s and 16 KiB for a
+head, a cap, 75 s idle, 60 s for a client to take something, errors as JSON.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Connection(web.RequestHandler):
         self._head_bytes = 0
         self._heads = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._server.connections) >= max_connections():
@@ -53,7 +55,17 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._head_came()
+        self._stop_write_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The buffers to the client are full, whatever is being written: it has a minute to take something."""
+        super().pause_writing()
+        self._write_timer = self._loop.call_later(limits.WRITE_SECONDS, self._nothing_taken)
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is not None and not self._messages:  # it waits for a request, so this is of a head
@@ -112,6 +124,17 @@ class Connection(web.RequestHandler):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request's headers took too long.")
         else:
             self.force_close()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _nothing_taken(self) -> None:
+        """Losing the connection cancels the handler, which gives up its request."""
+        self._write_timer = None
+        if self.transport is not None:
+            self.transport.abort()
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer without a request object, then close."""

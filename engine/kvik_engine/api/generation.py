@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from kvik_engine.api.choice import ChoiceText, Delta
 from kvik_engine.api.ranking import best
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.api.sampling_fields import Sampling
-from kvik_engine.errors import EngineDead, KvikError
+from kvik_engine.errors import KvikError
 from kvik_engine.ipc.client import EngineClient
 from kvik_engine.ipc.messages import FinishReason, Output
 from kvik_engine.ipc.stream import RequestStream
@@ -180,7 +179,7 @@ class Generation:
             if stopped:
                 stream.stop_choice(output.choice, self._choices[index].completion_tokens)
             self._measure(index, output, delta.finish)
-            if delta.text or delta.finish is not None or delta.tokens:
+            if delta.text or delta.finish is not None or (delta.tokens and self._sampling.logprobs is not None):
                 deltas.append(delta)
         return deltas
 
@@ -205,6 +204,6 @@ class Generation:
     async def _give_up(self, submits: Sequence[asyncio.Future[RequestStream]]) -> None:
         for submit in submits:
             submit.cancel()
-        for submit in submits:
-            with contextlib.suppress(asyncio.CancelledError, KvikError, EngineDead):
-                self._client.release(await submit)
+        for result in await asyncio.gather(*submits, return_exceptions=True):
+            if isinstance(result, RequestStream):
+                self._client.release(result)

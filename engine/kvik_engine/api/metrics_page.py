@@ -57,9 +57,7 @@ class _CoreCollector(Collector):
         self._keys = keys
 
     def collect(self) -> Iterator[Metric]:
-        yield self._value(
-            "kvik_core_restarts", "Cores that replaced a dead one.", max(0, self._client.hellos - 1), True
-        )
+        yield self._value("kvik_core_restarts", "Cores that replaced a dead one.", self._client.core_restarts, True)
         yield self._value("kvik_core_ready", "1 while a warm core is connected.", int(self._client.ready))
         yield from self._model()
         if self._keys is not None:

@@ -72,7 +72,9 @@ async def drain(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal on_response_prepare: the id goes out, and draining closes connections after their answer."""
+    """Signal on_response_prepare: the id goes out, what runs here does not, and draining closes connections after their
+    answer."""
+    response.headers.popall("Server", None)
     response.headers["x-request-id"] = request.get(_REQUEST_ID, "")
     if request.app[SERVICE].drain.draining:
         response.force_close()

@@ -59,6 +59,20 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     typical_p: Any = None
     skip_special_tokens: Any = None
     echo: Any = None
+    max_new_tokens: Any = None
+    n_predict: Any = None
+    min_new_tokens: Any = None
+    stop_regex: Any = None
+    no_stop_trim: Any = None
+    detokenize: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    mirostat: Any = None
+    dry_multiplier: Any = None
+    xtc_probability: Any = None
+    dynatemp_range: Any = None
+    lora_path: Any = None
+    vllm_xargs: Any = None
 
     response_format: Any = None
     structured_outputs: Any = None
@@ -197,6 +211,11 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "bad_words": _nothing,
     "truncate_prompt_tokens": _never,
     "skip_special_tokens": lambda v: v is True,
+    **dict.fromkeys(("max_new_tokens", "n_predict"), lambda v: v == -1),
+    **dict.fromkeys(("min_new_tokens", "mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range"), _nothing),
+    **dict.fromkeys(("stop_regex", "lora_path", "vllm_xargs"), _nothing),
+    **dict.fromkeys(("no_stop_trim", "return_token_ids", "return_tokens_as_token_ids"), lambda v: v is False),
+    "detokenize": lambda v: v is True,
     "add_generation_prompt": lambda v: v is True,
     "continue_final_message": lambda v: v is False,
     "chat_template": _never,
@@ -222,11 +241,12 @@ def parse(body: bytes, kind: type[_Request]) -> _Request:
         raise _type_error(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"The request body is not valid JSON: {error}") from error
-    refuse_unsupported(request)
+    if isinstance(request, SamplingFields):
+        refuse_unsupported(request)
     return request
 
 
-def refuse_unsupported(request: msgspec.Struct) -> None:
+def refuse_unsupported(request: SamplingFields) -> None:
     """UserError for the first unsupported field that would change the answer."""
     for field, harmless in HARMLESS.items():
         value = getattr(request, field, None)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
 from kvik_engine.api.error_body import error_object
-from kvik_engine.api.limits import WRITE_SECONDS
 
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 
 
 class EventStream:
-    """Begins with `start`; ConnectionAbortedError from any call when the client takes nothing for a minute."""
+    """Begins with `start`. ConnectionError from any call when the client is gone."""
 
-    def __init__(self, request: web.Request, seconds: float = WRITE_SECONDS) -> None:
+    def __init__(self, request: web.Request) -> None:
         self._request = request
         self._response = web.StreamResponse(headers=_HEADERS)
-        self._seconds = seconds
 
     @property
     def started(self) -> bool:
@@ -49,17 +45,4 @@ class EventStream:
         return self._response
 
     async def _write(self, data: bytes) -> None:
-        async with write_limit(self._request, self._seconds):
-            await self._response.write(data)
-
-
-@asynccontextmanager
-async def write_limit(request: web.Request, seconds: float = WRITE_SECONDS) -> AsyncIterator[None]:
-    """Writing that takes longer ends the connection with ConnectionAbortedError: the client reads nothing."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionAbortedError(f"the client took nothing for {seconds:g} s") from error
+        await self._response.write(data)

@@ -43,5 +43,9 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     async with received(request, service, DetokenizeRequest) as body:
         service.check_model(body.model)
-        check_token_ids(body.tokens, service.text.vocab_size, param="tokens")
-        return json_response({"prompt": await service.in_thread(decode, service.text.bytes, body.tokens)})
+        return json_response({"prompt": await service.in_thread(_text, service.text, body.tokens)})
+
+
+def _text(text: TextModel, tokens: list[int]) -> str:
+    check_token_ids(tokens, text.vocab_size, param="tokens")
+    return decode(text.bytes, tokens)

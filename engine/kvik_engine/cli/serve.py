@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kvik_engine.config import DEFAULTS, EngineConfig
+from kvik_engine.errors import StartError, StartReason
 
 HELP = "serve a model"
 
@@ -65,12 +67,26 @@ def check_places(settings: Mapping[str, Any], run_base: Path) -> None:
     """
     from kvik_engine.api.keys import keys_or_refuse
     from kvik_engine.api.ports import bind_or_refuse
-    from kvik_engine.launch import make_run_dir
 
     keys_or_refuse(settings.get("api_keys_file"))
-    make_run_dir(run_base).remove()
+    _try_run_dir(run_base)
     for name in ("port", "metrics_port"):
         bind_or_refuse(settings.get("host", DEFAULTS["host"]), settings.get(name, DEFAULTS[name])).close()
+
+
+def _try_run_dir(run_base: Path) -> None:
+    """A Unix socket's path has at most 107 bytes, and some file systems hold no sockets."""
+    from kvik_engine.api.admin_socket import ADMIN_SOCKET
+    from kvik_engine.launch import make_run_dir
+
+    run_dir = make_run_dir(run_base)
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(str(run_dir.path / ADMIN_SOCKET))
+    except OSError as error:
+        raise StartError(StartReason.CONFIG_INVALID, f"--run-dir {run_base} can hold no socket: {error}") from error
+    finally:
+        run_dir.remove()
 
 
 def build_config(source: str, settings: Mapping[str, Any], run_base: Path) -> EngineConfig:

@@ -46,8 +46,8 @@ class EngineClient:
         self.model: ModelInfo | None = None
         """As the last Hello said; kept while the core restarts."""
         self.stats: CoreStats | None = None
-        self.hellos = 0
-        """How many cores said Hello: more than one means that the core was restarted."""
+        self.core_restarts = 0
+        """How many cores came after the first; a connection that was lost and made again to the same core is none."""
 
     @property
     def ready(self) -> bool:
@@ -147,8 +147,9 @@ class EngineClient:
             length = body_length(await reader.readexactly(PREFIX_BYTES))
             message = self._decoder.decode(await reader.readexactly(length))
             if isinstance(message, Hello):
+                if self.model is not None and message.model.warm_at != self.model.warm_at:
+                    self.core_restarts += 1
                 self.model, self.stats, self._writer = message.model, message.stats, writer
-                self.hellos += 1
                 self._connected.set()
             else:
                 self._take(message)

@@ -36,14 +36,11 @@ class RequestStream:
         """
         if self._dead and not self._unread:
             raise EngineDead("The engine stopped while it was answering.")
+        if self._dead:
+            self._wake.set()  # nothing else will: the next call raises
         unread = list(self._unread.values())
         self._unread.clear()
         return unread
-
-    @property
-    def ended(self) -> bool:
-        """Whether every choice has ended and was taken."""
-        return not self._open and not self._unread
 
     def stop_choice(self, choice: int, accepted_tokens: int) -> None:
         """A stop string ended `choice` after `accepted_tokens` output tokens; the core is told to stop computing it."""

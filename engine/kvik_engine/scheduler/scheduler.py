@@ -253,8 +253,8 @@ class Scheduler:
             if not self._in_flight_of(request) and self._can_start(step, request):
                 return candidate
             step.too_large.add(request)
-            if candidate.blocks_from is not None:
-                step.closed_from = min(candidate.blocks_from, step.closed_from or candidate.blocks_from)
+            if (closed := candidate.blocks_from) is not None:
+                step.closed_from = closed if step.closed_from is None else min(closed, step.closed_from)
         return None
 
     def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:

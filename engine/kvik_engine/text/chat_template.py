@@ -20,6 +20,8 @@ from kvik_engine.text.template_sandbox import bounded_environment
 __all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "TemplateError", "TemplateOverrun"]
 
 MAX_TEMPLATE_CHARS = 1 << 18
+_MAX_SEPARATOR_CHARS = 2
+"""What weighing a value counts for each item; JSON's own are `, ` and `: `."""
 
 
 class ChatTemplate:
@@ -83,6 +85,8 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    if separators is not None and max(map(len, separators)) > _MAX_SEPARATOR_CHARS:
+        raise TemplateError("the chat template writes JSON with long separators")
     indent = None if indent is None else min(indent, 8)
     weigh(value, text=True, indent=indent or 0)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -6,6 +6,7 @@ stands for, as in llama.cpp's src/llama-vocab.cpp and in the tokenizer.json of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from tokenizers.models import BPE
 from kvik_engine.errors import StartError, StartReason
 
 _CONTROL, _USER_DEFINED = 3, 4
+_MAX_TOKEN_CHARS = 512
+"""Every cut of a SentencePiece token is looked up: what that takes grows with the square."""
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -90,8 +93,12 @@ _PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
 def _sentencepiece(metadata: dict[str, Any], tokens: list[str]) -> Tokenizer:
     """SentencePiece BPE stores scores; every split of a token into two known ones is a merge, best score first."""
     scores = metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(map(_is_score, scores)):
         raise StartError(StartReason.MODEL_INVALID, "the GGUF tokenizer has no score for each token")
+    if max(map(len, tokens)) > _MAX_TOKEN_CHARS:
+        raise StartError(
+            StartReason.MODEL_INVALID, f"a token of the GGUF tokenizer is longer than {_MAX_TOKEN_CHARS} characters"
+        )
     vocabulary = {token: i for i, token in enumerate(tokens)}
     ranked: list[tuple[float, int, int, str, str]] = []
     for token, score in zip(tokens, scores, strict=True):
@@ -111,6 +118,10 @@ def _sentencepiece(metadata: dict[str, Any], tokens: list[str]) -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
     return tokenizer
+
+
+def _is_score(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _add_marked_tokens(tokenizer: Tokenizer, metadata: dict[str, Any], tokens: list[str]) -> None:

@@ -181,7 +181,8 @@ class _Charging(jinja2.visitor.NodeTransformer):
     def visit_Output(self, node: jinja2.nodes.Output) -> jinja2.nodes.Node:  # noqa: N802
         self.generic_visit(node)
         node.nodes = [
-            child if isinstance(child, jinja2.nodes.TemplateData) else _filtered(child, _TEXT, child.lineno)
+            # Its own text, too: inside a macro or a block it piles up before anything sees how much it is.
+            _filtered(child, _WEIGHED if isinstance(child, jinja2.nodes.TemplateData) else _TEXT, child.lineno)
             for child in node.nodes
         ]
         return node

@@ -20,6 +20,9 @@ VERSIONS = (2, 3)
 MAX_ENTRIES = 1 << 16
 """Metadata entries, and tensors."""
 MAX_ARRAY = 1 << 21
+MAX_ARRAY_ITEMS = 1 << 22
+"""Of all arrays together: items become Python objects, many times what they take in the file. Vocabularies of 256k
+tokens with their scores, types and merges have less than a third."""
 MAX_STRING = 1 << 22
 MAX_DIMENSIONS = 4
 MAX_HEAD_BYTES = 1 << 28
@@ -76,6 +79,7 @@ class _Reader:
         self._data = data
         self._at = 0
         self._end = min(len(data), MAX_HEAD_BYTES)
+        self._items = 0
 
     def header(self) -> GGUFHeader:
         if self._take(4) != MAGIC:
@@ -108,6 +112,8 @@ class _Reader:
     def _tensor(self) -> TensorInfo:
         name = self._string()
         dimensions = self._count(self._scalar("I"), MAX_DIMENSIONS, "dimensions")
+        if not dimensions:
+            raise ValueError(f"the tensor {name[:80]!r} has no dimension")
         shape = tuple(self._scalar("Q") for _ in range(dimensions))
         if any(not 1 <= d < 1 << 40 for d in shape):
             raise ValueError(f"the tensor {name[:80]!r} has an impossible shape")
@@ -125,6 +131,7 @@ class _Reader:
     def _array(self) -> list[Any]:
         kind = self._scalar("I")
         length = self._count(self._scalar("Q"), MAX_ARRAY, "array items")
+        self._items = self._count(self._items + length, MAX_ARRAY_ITEMS, "items of all arrays")
         if kind == _Kind.STRING:
             return [self._string() for _ in range(length)]
         if kind not in _SCALARS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,26 @@ HOSTILE: dict[str, tuple[dict[str, Any], StartReason]] = {
     "tokens that are numbers": ({"tokenizer.ggml.tokens": [1, 2, 3]}, StartReason.MODEL_INVALID),
     "merges of nothing": ({"tokenizer.ggml.merges": ["zz qq"]}, StartReason.MODEL_INVALID),
     "types too few": ({"tokenizer.ggml.token_type": [1]}, StartReason.MODEL_INVALID),
+    "scores that are texts": (
+        {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.scores": ["x", "y"]},
+        StartReason.MODEL_INVALID,
+    ),
+    "a score that is no number": (
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["a", "b"],
+            "tokenizer.ggml.scores": [0.0, math.nan],
+        },
+        StartReason.MODEL_INVALID,
+    ),
+    "a token of 200,000 characters, in whose every cut a merge is looked for": (
+        {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": ["a", "b" * 200_000],
+            "tokenizer.ggml.scores": [0.0, 0.0],
+        },
+        StartReason.MODEL_INVALID,
+    ),
     "no heads": ({"llama.attention.head_count": 0}, StartReason.MODEL_INVALID),
     "text as a count": ({"llama.block_count": "many"}, StartReason.MODEL_INVALID),
     "a template that is broken": ({"tokenizer.chat_template": "{% for %}"}, StartReason.MODEL_INVALID),

@@ -258,6 +258,20 @@ async def test_tokenize_and_detokenize_are_inverse(api: LiveApi) -> None:
     assert (await api.post("/detokenize", {"tokens": tokens["tokens"]})).json == {"prompt": "Héllo"}
     chat = (await api.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]})).json
     assert chat["tokens"][0] == 256
+    turns = {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}
+    assert (await api.post("/tokenize", turns)).json["count"] < chat["count"]
+
+
+async def test_a_stream_has_no_event_for_a_part_of_a_character(api: LiveApi) -> None:
+    """Clients that append `delta.content` fail on an event without it."""
+    api.core.reply = lambda submit: "a🎉b".encode()
+    deltas = [event["choices"][0] for event in (await api.chat(stream=True)).events]
+    assert [d["delta"] for d in deltas[1:-1]] == [{"content": "a"}, {"content": "🎉"}, {"content": "b"}]
+
+
+async def test_responses_do_not_tell_what_runs_the_server(api: LiveApi) -> None:
+    for path in ("/health", "/v1/anything"):
+        assert "Server" not in (await api.get(path)).headers
 
 
 async def test_the_clients_request_id_is_echoed_and_never_a_key(api: LiveApi) -> None:

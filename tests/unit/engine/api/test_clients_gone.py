@@ -10,7 +10,9 @@ from random import Random
 import aiohttp
 import pytest
 
-from kvik_engine.api import answer, sse
+from kvik_engine.api import answer, limits, tokenize
+from kvik_engine.api.connection import Connection
+from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.raw_requests import BODY, HEAD, Connect
@@ -93,7 +95,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
     api: LiveApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """opencode PR #19423: a stalled client grew the server to 187 GB."""
-    monkeypatch.setattr(EventStream.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(limits, "WRITE_SECONDS", 0.05)
     write = EventStream._write
 
     async def write_much(self: EventStream, data: bytes) -> None:
@@ -121,25 +123,37 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
-async def test_a_whole_answer_that_nobody_reads_ends_its_connection(
-    api: LiveApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sse.write_limit.__wrapped__, "__defaults__", (0.1,))  # type: ignore[attr-defined]
-    monkeypatch.setattr(answer, "usage", lambda generation: "z" * (32 << 20))
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/metrics"])
+async def test_what_nobody_reads_ends_its_connection(api: LiveApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """However it is written: aiohttp waits for ever for a client that takes nothing."""
+    monkeypatch.setattr(limits, "WRITE_SECONDS", 0.1)
+    much = "z" * (32 << 20)
+    monkeypatch.setattr(answer, "usage", lambda generation: much)
+    monkeypatch.setattr(tokenize, "_tokens", lambda *_: [much])
+    monkeypatch.setattr(MetricsPage, "render", lambda self: much.encode())
     closed = asyncio.Event()
-    data = json.dumps(CHAT).encode()
+    body = b"" if path == "/metrics" else json.dumps({"prompt": "a"} if path == "/tokenize" else CHAT).encode()
+    head = HEAD.replace(b"/v1/chat/completions", path.encode()).replace(b"POST", b"POST" if body else b"GET")
 
     class Stalled(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
-            transport.write(HEAD % len(data) + data)
+            transport.write(head % len(body) + body)
             transport.pause_reading()
 
         def connection_lost(self, exc: Exception | None) -> None:
             closed.set()
 
+    lost = asyncio.Event()
+    connection_lost = Connection.connection_lost
+
+    def note(self: Connection, exc: BaseException | None) -> None:
+        connection_lost(self, exc)
+        lost.set()
+
+    monkeypatch.setattr(Connection, "connection_lost", note)
     transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
-    await until(lambda: api.core.submits)
+    await asyncio.wait_for(lost.wait(), PATIENCE)
     await until(lambda: api.service.drain.active == 0)
     transport.resume_reading()
     await asyncio.wait_for(closed.wait(), PATIENCE)

@@ -75,7 +75,7 @@ async def test_after_a_restart_info_tells_the_new_cores_times_and_load_the_first
     await api.core.die()
     api.core.warm_at += 3600
     api.core.start()
-    await until(lambda: api.client.hellos == 2)
+    await until(lambda: api.client.core_restarts == 1)
     startup = (await api.get("/info", api.metrics_url)).json["startup"]
     assert (startup["weights_loaded"], startup["warm"]) == ("2027-01-15T08:59:59Z", "2027-01-15T09:00:00Z")
     assert (await api.get("/load", api.metrics_url)).json["warm_since"] == warm_since

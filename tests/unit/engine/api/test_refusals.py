@@ -52,6 +52,14 @@ async def test_more_prompts_than_rows_and_queue_take_is_no_matter_of_waiting(tmp
         assert (await small.complete(prompt=["a"] * 5)).status == 200
 
 
+async def test_a_prompt_refused_for_a_fault_of_ours_aborts_the_others(api: LiveApi) -> None:
+    api.core.gate.clear()
+    api.core.refuse = Refusal(0, "invalid", "This should not have been sent.")
+    api.core.refuses = lambda submit: submit.prompt == [1]
+    assert (await api.complete(prompt=[[1], [2], [3]])).status == 500
+    await until(lambda: api.core.running == api.client.running == 0)
+
+
 async def test_one_refused_prompt_of_many_aborts_the_others(api: LiveApi) -> None:
     api.core.gate.clear()
     task = asyncio.create_task(api.complete(prompt=["a", "b"]))
@@ -88,6 +96,7 @@ async def test_a_dead_core_is_503_before_and_one_error_event_after_the_stream_be
     assert (await api.get("/ready", api.metrics_url)).status == 503
     assert (await api.get("/live", api.metrics_url)).status == 200, "restarting the core is launch's, not the kubelet's"
     api.core.gate.set()
+    api.core.warm_at += 60
     api.core.start()
     await until(lambda: api.client.ready)
     assert (await api.chat()).status == 200

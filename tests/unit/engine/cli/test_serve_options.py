@@ -220,6 +220,15 @@ def test_the_cache_is_xdgs_or_below_home_or_temporary() -> None:
     assert default_cache_dir({}).name == "kvik-cache"
 
 
+def test_a_run_dir_whose_sockets_would_have_too_long_a_path_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / ("x" * 100)
+    assert cli.main(["serve", str(tmp_path), f"--run-dir={base}", "--device=cpu"]) == 78
+    assert "can hold no socket: AF_UNIX path too long" in capsys.readouterr().err
+    assert not list(base.glob("kvik-*"))
+
+
 def test_drain_without_an_engine_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["drain", "--run-dir", str(tmp_path)]) == 1
     assert "0 engines match" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from kvik_engine.errors import EngineDead, NotServing, QueueFull, UserError
 from kvik_engine.ipc.client import EngineClient
-from kvik_engine.ipc.messages import Abort, FinishReason, Refusal
+from kvik_engine.ipc.messages import Abort, FinishReason, Output, OutputToken, Refusal
 from kvik_engine.ipc.stream import RequestStream
 from kvik_engine.params import SamplingParams
 from tests.support.scripted_core import ScriptedCore, connected
@@ -35,22 +35,23 @@ async def submit(client: EngineClient, *, n: int = 1, max_tokens: int = 50) -> t
     return stream, wake
 
 
-async def read(stream: RequestStream, wake: asyncio.Event) -> dict[int, bytes]:
-    """All tokens by choice, until the stream has ended."""
+async def read(stream: RequestStream, wake: asyncio.Event, choices: int = 1) -> dict[int, bytes]:
+    """All tokens by choice, until so many choices have ended."""
     text: dict[int, bytes] = {}
     async with asyncio.timeout(PATIENCE):
-        while not stream.ended:
+        while True:
             wake.clear()
             for output in stream.take():
                 text[output.choice] = text.get(output.choice, b"") + bytes(t.token for t in output.tokens)
-            if not stream.ended:
-                await wake.wait()
-    return text
+                choices -= output.finish is not None
+            if not choices:
+                return text
+            await wake.wait()
 
 
 async def test_a_request_is_answered_choice_by_choice(client: EngineClient) -> None:
     stream, wake = await submit(client, n=3)
-    assert await read(stream, wake) == dict.fromkeys(range(3), b"Hello, world")
+    assert await read(stream, wake, 3) == dict.fromkeys(range(3), b"Hello, world")
 
 
 async def test_news_that_nobody_reads_is_joined(core: ScriptedCore, client: EngineClient) -> None:
@@ -153,6 +154,19 @@ async def test_a_dead_core_fails_all_streams_after_what_it_had_said(core: Script
         await submit(client)
 
 
+async def test_a_core_that_died_after_news_wakes_its_reader_until_it_was_told(client: EngineClient) -> None:
+    """The news alone may show nothing, such as the beginning of a stop string: its reader waits for more."""
+    wake = asyncio.Event()
+    stream = RequestStream(1, 1, 1, wake, lambda abort: None)
+    stream.deliver(Output(1, 0, [OutputToken(72)]))
+    stream.fail()
+    wake.clear()
+    assert len(stream.take()) == 1
+    assert wake.is_set()
+    with pytest.raises(EngineDead):
+        stream.take()
+
+
 async def test_a_core_that_dies_before_it_answered_fails_the_submit(core: ScriptedCore, client: EngineClient) -> None:
     core.queue = False
     task = asyncio.create_task(submit(client))
@@ -165,11 +179,21 @@ async def test_a_core_that_dies_before_it_answered_fails_the_submit(core: Script
 async def test_the_client_connects_to_the_next_core(tmp_path: Path, core: ScriptedCore, client: EngineClient) -> None:
     await core.die()
     await until(lambda: not client.ready)
-    ScriptedCore.start(core)
+    core.warm_at += 60
+    core.start()
     await until(lambda: client.ready)
     stream, wake = await submit(client)
     assert await read(stream, wake) == {0: b"Hello, world"}
-    assert client.hellos == 2
+    assert client.core_restarts == 1
+
+
+async def test_the_same_core_over_a_new_connection_is_no_restart(core: ScriptedCore, client: EngineClient) -> None:
+    """A core drops an API process that leaves too much unread."""
+    await core.die()
+    await until(lambda: not client.ready)
+    core.start()
+    await until(lambda: client.ready)
+    assert client.core_restarts == 0
 
 
 async def test_the_core_hears_that_an_api_process_went_away(core: ScriptedCore, client: EngineClient) -> None:

@@ -151,6 +151,13 @@ BOMBS = [
     "{{ ('a' * 300000).strip(('b' * 300000) ~ 'a') }}",
     "{{ ('a ' * 1500000) | title | length }}",
     "{{ ('a' * 300000).rstrip(('b' * 300000) ~ 'a') }}",
+    "{{ range(8000) | list | tojson(separators=('x' * 100000, ':')) | length }}",
+    "{% set x %}{% for i in range(4000) %}" + "a" * 200000 + "{% endfor %}{% endset %}",
+    "{% macro m() %}{% for i in range(4000) %}" + "a" * 200000 + "{% endfor %}{% endmacro %}{% set x = m() %}",
+    "{% filter upper %}{% for i in range(4000) %}" + "a" * 200000 + "{% endfor %}{% endfilter %}",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{% set x %}{% call m() %}{% for i in range(4000) %}"
+    + "a" * 200000
+    + "{% endfor %}{% endcall %}{% endset %}",
 ]
 
 

@@ -47,8 +47,8 @@ def metadata(**changes: Any) -> dict[str, Any]:
     return {**LLAMA_METADATA, **{f"llama.{key.replace('__', '.')}": value for key, value in changes.items()}}
 
 
-def array_entry(kind: int, count: int, items: bytes = b"") -> bytes:
-    return string("x") + struct.pack("<IIQ", 9, kind, count) + items
+def array_entry(kind: int, count: int, items: bytes = b"", key: str = "x") -> bytes:
+    return string(key) + struct.pack("<IIQ", 9, kind, count) + items
 
 
 COUNT = len(LLAMA_METADATA) + 1
@@ -86,6 +86,16 @@ GGUF_FILES: dict[str, tuple[bytes, StartReason, str]] = {
         INVALID,
         "items",
     ),
+    "three arrays of two million empty strings": (
+        sound(
+            metadata_count=COUNT + 2,
+            extra_metadata=b"".join(
+                array_entry(8, 2_000_000, bytes(8 * 2_000_000), key=key) for key in ("x", "y", "z")
+            ),
+        ).encode(),
+        INVALID,
+        "items of all arrays",
+    ),
     "value of an unknown type": (
         sound(metadata_count=COUNT, extra_metadata=string("x") + struct.pack("<I", 99)).encode(),
         INVALID,
@@ -100,6 +110,7 @@ GGUF_FILES: dict[str, tuple[bytes, StartReason, str]] = {
     "alignment of three": (sound(metadata={**LLAMA_METADATA, "general.alignment": 3}).encode(), INVALID, "alignment"),
     "alignment of zero": (sound(metadata={**LLAMA_METADATA, "general.alignment": 0}).encode(), INVALID, "alignment"),
     "five dimensions": (sound(tensors=[("t", (2, 2, 2, 2, 2), F32, 0)]).encode(), INVALID, "dimensions"),
+    "no dimension": (sound(tensors=[("token_embd.weight", (), F32, 0)]).encode(), INVALID, "dimension"),
     "dimension of zero": (sound(tensors=[("t", (0, 4), F32, 0)]).encode(), INVALID, "shape"),
     "shape whose product overflows 64 bits": (
         sound(tensors=[("t", ((1 << 39), (1 << 39), (1 << 39), 4), F32, 0)]).encode(),
