@@ -1,10 +1,13 @@
-"""Draining: accept a little longer, then refuse, let streams finish, end.
+"""Draining: accept for as long as somebody may still send in good faith, let streams finish, end.
 
-    SERVING --begin--> LINGERING --5 s--> REFUSING --idle or timeout--> DONE
+    SERVING --begin--> LINGERING --idle, and no new request for 5 s--> DONE
+                       LINGERING --half of the timeout--> REFUSING --idle or timeout--> DONE
 
-Kubernetes takes a deleted pod out of the endpoints by itself, but kube-proxy needs a moment and falls back to a
-terminating pod only while it is ready: so a SIGTERM leaves /ready at 200, and new requests are still accepted for 5 s,
-each answer with `Connection: close`. `kvik drain` comes without a deletion: it makes /ready false first.
+Kubernetes takes a deleted pod out of the endpoints by itself, but kube-proxy needs a moment, which is long on a busy
+cluster, and while no pod of the Service is ready it goes back to those that terminate and are: so a SIGTERM leaves
+/ready at 200, and new requests are still accepted, each answer with `Connection: close`. Only when half of the timeout
+is over they are refused, and /ready says so: what was accepted last needs the rest. `kvik drain` comes without a
+deletion: it makes /ready false first.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from enum import Enum
 from kvik_engine.errors import NotServing
 
 LINGER_SECONDS = 5.0
+LONGEST_LINGER = 0.5
+"""Of the timeout, in addition."""
 REFUSED_RETRY_AFTER = 1.0
 
 
@@ -28,15 +33,22 @@ class DrainState(Enum):
     REFUSING = "refusing"
 
 
+def refuses_at(begun: float, linger: float, timeout: float) -> float:
+    """Seconds on the clock of `begun`. Without a linger time at once: somebody wants the process to end."""
+    return begun + linger + LONGEST_LINGER * timeout if linger else begun
+
+
 class Drain:
     """Owned by the event loop; `state` and `ready` may be read by any thread."""
 
     def __init__(self) -> None:
         self.state = DrainState.SERVING
         self.ready = True
-        """False once `kvik drain` asked to be taken out of the endpoints."""
+        """False once `kvik drain` asked to be taken out of the endpoints, or new work is refused."""
         self.active = 0
         """Requests inside a handler of the API."""
+        self.newest = 0.0
+        """When a request came last, on the loop's clock."""
         self._aborted = False
         self._changed = asyncio.Event()
 
@@ -57,9 +69,19 @@ class Drain:
     async def run(self, *, linger: float, timeout: float) -> None:
         """Return when the process may end: no request is active, or `timeout` seconds after the linger time."""
         self.state = DrainState.LINGERING
-        await self._wait(linger, lambda: self._aborted)
+        clock = asyncio.get_running_loop().time
+        begun = self.newest = clock()
+
+        while not self._aborted and (left := refuses_at(begun, linger, timeout) - clock()) > 0:
+            if self.active:
+                await self._change_within(left)
+            elif (quiet := self.newest + linger - clock()) > 0:
+                await self._change_within(min(left, quiet))
+            else:
+                break
         self.state = DrainState.REFUSING
-        await self._wait(timeout, lambda: self._aborted or self.active == 0)
+        self.ready = False
+        await self._wait(begun + linger + timeout - clock(), lambda: self._aborted or self.active == 0)
 
     async def settle(self, seconds: float) -> None:
         """Give the handlers of requests that were just failed time to say so."""
@@ -68,6 +90,7 @@ class Drain:
     def enter(self) -> None:
         """A handler began to work on a request."""
         self.active += 1
+        self.newest = asyncio.get_running_loop().time()
 
     def leave(self) -> None:
         """It is done with it, one way or another."""
@@ -75,8 +98,13 @@ class Drain:
         self._changed.set()
 
     async def _wait(self, seconds: float, over: Callable[[], bool]) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while not over() and (left := end - asyncio.get_running_loop().time()) > 0:
+            await self._change_within(left)
+
+    async def _change_within(self, seconds: float) -> None:
+        """Return when a handler is done with a request or the wait was aborted, at the latest after so long."""
+        self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not over():
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._changed.wait()

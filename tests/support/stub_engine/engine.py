@@ -64,6 +64,8 @@ class StubEngine:
         self._blocks = 0
         self._refused = 0
         self._draining_since: float | None = None
+        self._newest = 0.0
+        """When a request came last."""
 
     @property
     def warm(self) -> bool:
@@ -74,8 +76,8 @@ class StubEngine:
 
     @property
     def ready(self) -> bool:
-        """A drain by SIGTERM leaves it true."""
-        return self.warm and self.overrides.ready
+        """A drain by SIGTERM leaves it true until new work is refused."""
+        return self.warm and self.overrides.ready and not self._refuses_new_work()
 
     @property
     def draining(self) -> bool:
@@ -89,11 +91,16 @@ class StubEngine:
         self._draining_since = self._draining_since or self._clock()
 
     def drained(self) -> bool:
-        """Whether the process may end: nothing runs, and new work has been refused long enough to be noticed."""
+        """Whether the process may end: nothing runs and no request has come for a while, or the time is over."""
         if self._draining_since is None:
             return False
-        since = self._clock() - self._draining_since - self.options.accept_while_draining
-        return since >= self.options.drain_timeout or (since >= 0 and not self.busy)
+        now, accepts = self._clock(), self.options.accept_while_draining
+        idle = not self.busy and now - max(self._newest, self._draining_since) >= accepts
+        return (
+            idle
+            or (self._refuses_new_work() and not self.busy)
+            or now - self._draining_since >= accepts + self.options.drain_timeout
+        )
 
     async def wait_until_drained(self) -> None:
         while True:
@@ -105,6 +112,7 @@ class StubEngine:
         """One token's text at a time. Raises before the first: QueueFullError, DrainingError."""
         if self._refuses_new_work():
             raise DrainingError
+        self._newest = self._clock()
         if self._waiting >= self.options.max_queued_requests:
             self._refused += 1
             raise QueueFullError
@@ -189,8 +197,10 @@ class StubEngine:
         }
 
     def _refuses_new_work(self) -> bool:
-        since = self._draining_since
-        return since is not None and self._clock() - since >= self.options.accept_while_draining
+        """Docs/contract.md, section 6: half of the drain's time is over."""
+        since, options = self._draining_since, self.options
+        longest = options.accept_while_draining + options.drain_timeout / 2
+        return since is not None and self._clock() - since >= longest
 
 
 def _rfc3339(moment: datetime | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvik_engine.api.drain import DrainState
+from kvik_engine.api.drain import DrainState, refuses_at
 from kvik_engine.ipc.messages import Refusal
 from tests.support.live_api import MODEL, LiveApi, Reply, live_api
 from tests.support.waiting import PATIENCE, settle, until
@@ -108,8 +108,11 @@ async def drained(api: LiveApi, *, linger: float, timeout: float) -> None:
     await api.service.drain.run(linger=linger, timeout=timeout)
 
 
-async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished(api: LiveApi) -> None:
-    """docs/contract.md, section 6: ready all the time, `Connection: close`, then 503 with Retry-After."""
+async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished(
+    api: LiveApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/contract.md, section 6: ready while it accepts, `Connection: close`, then 503 with Retry-After."""
+    monkeypatch.setattr("kvik_engine.api.drain.LONGEST_LINGER", 0.0)
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
     await until(lambda: api.core.submits)
@@ -131,7 +134,41 @@ async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished
     assert replies[1].status == 200
     assert replies[1].headers["Connection"] == "close"
     await asyncio.wait_for(drain, PATIENCE)
+    assert (await api.get("/ready", api.metrics_url)).status == 503
+
+
+def test_new_work_is_refused_when_half_of_the_timeout_is_over_and_at_once_without_a_linger_time() -> None:
+    """On a busy cluster, endpoints are updated late: a request that comes meanwhile was sent in good faith."""
+    assert refuses_at(begun=100.0, linger=5.0, timeout=60.0) == 135.0
+    assert refuses_at(begun=100.0, linger=0.0, timeout=60.0) == 100.0
+
+
+async def test_while_a_stream_runs_a_draining_engine_refuses_nothing(api: LiveApi) -> None:
+    """kube-proxy goes back to it while no other pod is ready."""
+    api.core.gate.clear()
+    running = asyncio.create_task(api.chat(stream=True))
+    await until(lambda: api.core.submits)
+    drain = asyncio.create_task(drained(api, linger=0.1, timeout=120))
+    await until(lambda: api.service.drain.draining)
+    await asyncio.sleep(0.3)
+    late = asyncio.create_task(api.chat())
+    await until(lambda: len(api.core.submits) == 2)
     assert (await api.get("/ready", api.metrics_url)).status == 200
+    assert not drain.done()
+    api.core.gate.set()
+    assert (await running).events[-1]["choices"][0]["finish_reason"] == "stop"
+    assert (await late).status == 200
+    await asyncio.wait_for(drain, PATIENCE)
+
+
+async def test_a_request_while_draining_is_the_newest_one(api: LiveApi) -> None:
+    drain = asyncio.create_task(drained(api, linger=60.0, timeout=1.0))
+    await until(lambda: api.service.drain.draining)
+    before = api.service.drain.newest
+    assert (await api.chat()).status == 200
+    assert api.service.drain.newest > before
+    api.service.drain.abort()
+    await asyncio.wait_for(drain, PATIENCE)
 
 
 async def test_draining_ends_at_the_timeout(api: LiveApi) -> None:
