@@ -25,7 +25,7 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
-.PHONY: setup fmt lint bench claims scaling-report
+.PHONY: setup fmt lint bench claims scoreboard scaling-report
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
@@ -46,6 +46,9 @@ bench: setup ## Measure the engine on this machine
 
 claims: setup ## Try what Kvik says of itself: docs/claims.md
 	@$(PYTHON) -m bench.claims
+
+scoreboard: setup ## Try on the local cluster what Kvik promises of changes: docs/reliability.md
+	@CLUSTER=local $(PYTHON) -m bench.scoreboard
 
 scaling-report: setup ## Compare ways to scale on simulated traces: docs/scaling-compared.md
 	@$(PYTHON) -m bench.scaling

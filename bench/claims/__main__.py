@@ -6,8 +6,6 @@ claim that was tried does not hold.
 
 import argparse
 import datetime as dt
-import fcntl
-import json
 import os
 import signal
 import sys
@@ -17,10 +15,11 @@ from typing import Any
 
 import torch
 
+from bench import kept_lines
 from bench.claims import batching, chat, chunking, fork, ladder, paging, prefix, sharing, swapping
 from bench.claims.claim import Claim, line
 from bench.claims.engine import demo_runner
-from bench.claims.page import PAGE, RESULTS, merge, page, read_results
+from bench.claims.page import PAGE, RESULTS, page, read_results
 from kvik_engine import __version__
 
 CLAIMS: tuple[Claim, ...] = (
@@ -59,7 +58,7 @@ def try_claims(claims: list[Claim]) -> list[dict[str, Any]]:
     for claim in claims:
         started, described = time.monotonic(), machine()
         result = line(claim, claim.measure(), described)
-        keep(result)
+        kept_lines.keep(RESULTS, result)
         results.append(result)
         verdict = "holds" if result["ok"] else f"FAILS: {result['reason']}"
         print(f"{claim.id:>3} {claim.what}: {result['baseline']} -> {result['ours']} {claim.unit}")
@@ -70,26 +69,14 @@ def try_claims(claims: list[Claim]) -> list[dict[str, Any]]:
 
 def machine() -> dict[str, Any]:
     """What the figures are taken on, now."""
-    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [text.partition(":")[2].strip() for text in cpuinfo if text.startswith("model name")]
     return {
-        "cpu": names[0] if names else "an unknown CPU",
+        "cpu": kept_lines.cpu_name(),
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "dtype": demo_runner().facts.dtype,
         "version": __version__,
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
     }
-
-
-def keep(result: dict[str, Any]) -> None:
-    """Into the file, in place of an older line of the same claim. Several runs at once may try different claims."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        kept = merge(read_results(), [result])
-        file.truncate(0)
-        file.writelines(json.dumps(one) + "\n" for one in kept)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """From the results' lines to the page of claims."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from bench import kept_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/claims.jsonl"
@@ -11,13 +12,7 @@ PAGE = ROOT / "docs/claims.md"
 
 
 def read_results(path: Path = RESULTS) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-
-
-def merge(kept: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """New lines replace those of the same claims; sorted by claim."""
-    by_id = {line["id"]: line for line in [*kept, *new]}
-    return sorted(by_id.values(), key=lambda line: (int("".join(c for c in line["id"] if c.isdigit())), line["id"]))
+    return kept_lines.read(path)
 
 
 def page(lines: Sequence[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@
 
 Each client keeps its connection, streams one answer after the other and never retries. It runs until the file
 /tmp/stop appears, lets every client finish its answer, and prints one line of JSON: how many requests ended well, what
-went wrong with the others, and the time of the slowest first token.
+went wrong with the others, the time of the slowest first token, and how long it all took.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ class Tally:
     succeeded: int = 0
     failures: list[str] = field(default_factory=list)
     slowest_first_token: float = 0.0
+    seconds: float = 0.0
+    """From the first request to the end of the last answer."""
 
 
 def stopped() -> bool:
@@ -78,8 +80,9 @@ async def client(number: int, url: str, model: str, words: int, max_tokens: int,
 
 async def main() -> None:
     url, model, clients, words, max_tokens = sys.argv[1], sys.argv[2], *(int(number) for number in sys.argv[3:6])
-    tally = Tally()
+    tally, started = Tally(), time.monotonic()
     await asyncio.gather(*(client(number, url, model, words, max_tokens, tally) for number in range(clients)))
+    tally.seconds = time.monotonic() - started
     print(json.dumps(asdict(tally)), flush=True)
 
 

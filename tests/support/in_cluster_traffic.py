@@ -25,6 +25,7 @@ spec:
     image: {image}
     imagePullPolicy: IfNotPresent
     command: {command}
+    resources: {{requests: {{cpu: 200m}}}} # else it gets what others leave of a busy machine, and sends little
     securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
     volumeMounts: [{{name: script, mountPath: /traffic}}, {{name: tmp, mountPath: /tmp}}]
   volumes: [{{name: script, configMap: {{name: traffic, optional: true}}}}, {{name: tmp, emptyDir: {{}}}}]
@@ -38,6 +39,7 @@ class Traffic:
     succeeded: int
     failures: list[str]
     slowest_first_token: float
+    seconds: float
 
 
 class Running:
@@ -45,13 +47,21 @@ class Running:
 
     result: Traffic
 
+    def __init__(self, kubectl: Kubectl, pod: str) -> None:
+        self._kubectl = kubectl
+        self._pod = pod
+
+    def last_answers(self) -> None:
+        """From now on no client begins another answer."""
+        self._kubectl.run("exec", self._pod, "--", "touch", "/tmp/stop")
+
 
 @contextmanager
 def traffic(
     kubectl: Kubectl, image: str, name: str, url: str, model: str, *, clients: int, words: int, max_tokens: int
 ) -> Iterator[Running]:
     """Clients that stream chats one after the other for as long as the block runs."""
-    running = Running()
+    running = Running(kubectl, name)
     manifest = kubectl.run(
         "create", "configmap", "traffic", f"--from-file={SCRIPT}", "--dry-run=client", "--output=yaml"
     )
@@ -61,7 +71,8 @@ def traffic(
     try:
         wait_for(f"pod {name} to run", lambda: _phase(kubectl, name) in {"Running", "Succeeded", "Failed"}, 60)
         yield running
-        kubectl.run("exec", name, "--", "touch", "/tmp/stop")
+        if _phase(kubectl, name) == "Running":
+            running.last_answers()
         wait_for(f"pod {name} to finish", lambda: _phase(kubectl, name) in {"Succeeded", "Failed"}, 300)
         log = kubectl.run("logs", name)
         lines = log.strip().splitlines()

@@ -9,7 +9,8 @@ import pytest
 from bench.claims.__main__ import CLAIMS
 from bench.claims.claim import COUNTED, Claim, Measured, line
 from bench.claims.engine import CpuClock
-from bench.claims.page import PAGE, merge, page, read_results
+from bench.claims.page import PAGE, page, read_results
+from bench.kept_lines import merge
 
 MACHINE = {"cpu": "Abacus", "cpus": 2, "load": 0.5, "dtype": "fp32", "version": "0.1.0", "date": "2026-11-29"}
 
