@@ -213,7 +213,7 @@ ROWS: tuple[Row, ...] = (
         what="An operator upgrade that brings another default engine touches no pod",
         unit=_FAILED,
         wanted=_NONE_UNTOUCHED,
-        how=f"`helm upgrade` with `image.engine.cpu.tag={ENGINE_NEXT}`",
+        how="`helm upgrade` with a later version in `image.engine.cpu.tag`",
         measure=_untouched_by(lambda running: running.install(ENGINE_NEXT), lambda running: running.install()),
     ),
     Row(
