@@ -151,6 +151,6 @@ def row_work(row: Row, start: int, length: int, prompt_length: int) -> RowWork:
         start=start,
         length=length,
         from_last_sample=start >= prompt_length,
-        new_blocks=((),),
+        new_blocks=(),
         sampled_rows=(row,) if start + length >= prompt_length else (),
     )

@@ -143,7 +143,7 @@ class RowWork(NamedTuple):
 
     `from_last_sample` is true when the single input token is the row's last sample, which the host may not have seen;
     otherwise the ids are among the tokens that the row started with, or chosen for it (ChosenToken).
-    `new_blocks` are appended to the row's tables (one tuple per group) before the forward.
+    `new_blocks` are appended to the row's tables before the forward: one tuple per group, or none where nothing is new.
     `sampled_rows` sample from the logits of the last token: empty while a prompt is partly computed, the row itself
     when it is complete, and its fresh forks too.
     The output position of a sample is start + length - prompt_length.

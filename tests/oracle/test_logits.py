@@ -72,8 +72,8 @@ def paged_logits(model: Model, case: OraclePrompt, dtype: torch.dtype) -> Tensor
             starts=[start],
             lengths=[end - start],
             block_tables=table,
-            query_starts=torch.tensor([0, end - start], dtype=torch.int32),
-            seq_lens=torch.tensor([end], dtype=torch.int32),
+            query_starts=torch.tensor([0, end - start]),
+            seq_lens=torch.tensor([end]),
             slots=table[0, positions // BLOCK_TOKENS].long() * BLOCK_TOKENS + positions % BLOCK_TOKENS,
         )
         hidden = model.forward(tokens[start:end], positions, StepAttention(backend, [batch], cache))

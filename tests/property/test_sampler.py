@@ -53,13 +53,15 @@ def sampling(draw: st.DrawFn) -> SamplingParams:
 def test_filtered_draws_equal_a_full_sort_on_cpus_and_accelerators(
     logits: Tensor, each: list[SamplingParams], position: int
 ) -> None:
-    rows = [SamplingRow(params, choice, 3, 3 + position) for choice, params in enumerate(each)]
+    rows = [SamplingRow(params, choice, 3) for choice, params in enumerate(each)]
     together = logits.repeat(len(rows), 1)
     finite = torch.ones(len(rows), dtype=torch.bool)
 
-    want = [plain_sample(logits, row, [0, 0, 0]) for row in rows]
-    assert cpu_choice.choose(together, rows, finite).tolist() == want
-    assert device_choice.choose(together.clone(), rows, finite).tolist() == want
+    known = [0] * (3 + position)
+    want = [plain_sample(logits, row, known) for row in rows]
+    batch = batch_of(rows, [known] * len(rows))
+    assert cpu_choice.choose(together, batch, finite).tolist() == want
+    assert device_choice.choose(together.clone(), batch, finite).tolist() == want
 
 
 @settings(max_examples=80, deadline=None)
@@ -79,8 +81,8 @@ def test_bias_penalties_and_forbidden_stops_equal_the_plain_computation(
         stop_token_ids=tuple(data.draw(st.lists(tokens, max_size=3))),
         min_tokens=data.draw(st.sampled_from([0, 9])),
     )
-    row = SamplingRow(params, 0, data.draw(st.integers(1, len(known))), len(known))
-    neighbour = SamplingRow(replace(params, presence_penalty=0.0, seed=1), 0, 1, 1)
+    row = SamplingRow(params, 0, data.draw(st.integers(1, len(known))))
+    neighbour = SamplingRow(replace(params, presence_penalty=0.0, seed=1), 0, 1)
     got = sample(logits.repeat(2, 1), batch_of([neighbour, row], [known, known]))
 
     assert got.tokens[1] == plain_sample(logits, row, known)
@@ -99,14 +101,14 @@ def test_no_token_that_reaches_the_level_is_screened_out(logits: Tensor, seed: i
 def test_a_draw_whose_winner_stays_below_the_level_is_made_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_screen, "REACH", -1.0)  # two draws in three stay below this level
     logits = torch.randn(300, 2000, generator=torch.Generator().manual_seed(3))
-    rows = [SamplingRow(SamplingParams(max_tokens=9, seed=seed), 0, 1, 1) for seed in range(300)]
+    rows = [SamplingRow(SamplingParams(max_tokens=9, seed=seed), 0, 1) for seed in range(300)]
     below = [
         scores.max().item() < logits[seed].logsumexp(0).item() + 1
         for seed, scores in enumerate(logits + gumbel(torch.tensor([stream_key(s, 0, 0) for s in range(300)]), 2000))
     ]
 
     assert sum(below) > 150
-    got = cpu_choice.choose(logits, rows, torch.ones(300, dtype=torch.bool))
+    got = cpu_choice.choose(logits, batch_of(rows, [[0]] * 300), torch.ones(300, dtype=torch.bool))
     assert got.tolist() == [plain_sample(logits[seed], row, [0]) for seed, row in enumerate(rows)]
 
 

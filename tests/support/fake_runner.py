@@ -225,7 +225,7 @@ class FakeRunner:
         for chosen in plan.chosen:
             self._choose(chosen)
         for work in plan.work:
-            for table, new in zip(self._row(work.row).tables, work.new_blocks, strict=True):
+            for table, new in zip(self._row(work.row).tables, work.new_blocks, strict=bool(work.new_blocks)):
                 table.extend(new)
         for change in plan.changes:
             self._row(change.row).tables[change.group][change.index] = change.block

@@ -107,8 +107,8 @@ class PagedModel:
             starts=starts,
             lengths=lengths,
             block_tables=tables,
-            query_starts=ends.to(torch.int32),
-            seq_lens=torch.tensor([row.computed for row in rows], dtype=torch.int32),
+            query_starts=ends,
+            seq_lens=torch.tensor([row.computed for row in rows]),
             slots=torch.tensor(slots),
             window=self.cache.layout.windows[group],
         )

@@ -15,18 +15,19 @@ from kvik_engine.sampling.noise import gumbel, stream_key
 
 
 def batch_of(rows: Sequence[SamplingRow], tokens: Sequence[Sequence[int]]) -> SamplingBatch:
-    """As the runner makes it; `tokens` has one sequence a row, or none when no row has penalties."""
-    chosen = [known for row, known in zip(rows, tokens, strict=bool(tokens)) if penalised(row.params)]
+    """As the runner makes it; `tokens` has one sequence a row."""
+    chosen = [known for row, known in zip(rows, tokens, strict=True) if penalised(row.params)]
     width = max(map(len, chosen), default=0) + 4
     padded = [[*known, *[0] * (width - len(known))] for known in chosen]
-    return SamplingBatch(rows, torch.tensor(padded, dtype=torch.int64).reshape(len(chosen), width))
+    at = torch.tensor(padded, dtype=torch.int64).reshape(len(chosen), width)
+    return SamplingBatch(rows, [len(known) for known in tokens], at)
 
 
 def plain_sample(logits: Tensor, row: SamplingRow, tokens: Sequence[int]) -> int:
-    """The token that one row chooses; fp32 [vocabulary]. The lowest id of equal scores."""
-    params = row.params
+    """The token that one row chooses behind its `tokens`; fp32 [vocabulary]. The lowest id of equal scores."""
+    params, position = row.params, len(tokens) - row.prompt_length
     values = logits.clone()
-    if row.position < params.min_tokens:
+    if position < params.min_tokens:
         values[list(params.stop_token_ids)] = -math.inf
     for token, bias in params.logit_bias:
         values[token] += bias
@@ -38,7 +39,7 @@ def plain_sample(logits: Tensor, row: SamplingRow, tokens: Sequence[int]) -> int
     if params.greedy:
         return int(values.argmax())
     values /= params.temperature
-    scores = values + gumbel(torch.tensor([stream_key(params.seed, row.choice, row.position)]), len(values))[0]
+    scores = values + gumbel(torch.tensor([stream_key(params.seed, row.choice, position)]), len(values))[0]
     return int(scores.masked_fill_(~_may_be_drawn(values, params), -math.inf).argmax())
 
 

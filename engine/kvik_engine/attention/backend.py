@@ -30,9 +30,9 @@ class AttentionBatch:
     """int32 [rows, blocks]: wide enough for the longest row; entries past a row's end are 0. Entries of blocks that lie
     behind the window of a row's first query may name blocks that others own by now: they are never read."""
     query_starts: Tensor
-    """int32 [rows + 1]."""
+    """int64 [rows + 1]."""
     seq_lens: Tensor
-    """int32 [rows]: starts + lengths."""
+    """int64 [rows]: starts + lengths."""
     slots: Tensor
     """int64 [tokens]: where each token's key and value go, block * block_tokens + offset."""
     window: int | None = None

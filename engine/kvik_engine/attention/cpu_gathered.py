@@ -160,7 +160,7 @@ class DecodeGroup:
             padding = torch.arange(longest) >= torch.tensor(lengths)[:, None]
             index = index.masked_fill(padding[:, None, :], 0)
             mask = vectors.additive(padding)[:, None, None, :]
-        tokens = batch.query_starts[torch.tensor(rows)].long()
+        tokens = batch.query_starts[torch.tensor(rows)]
         return cls(tokens, index.reshape(-1), mask, len(rows), longest)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""CUDA and ROCm: both operations are kernels of kvik_kernels, which take the batch as it is."""
+"""CUDA and ROCm: both operations are kernels of kvik_kernels."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class TritonStep:
 
     def __init__(self, batch: AttentionBatch) -> None:
         self._batch = batch
+        self._query_starts = batch.query_starts.int()
+        self._seq_lens = batch.seq_lens.int()
         self._max_query_len = max(batch.lengths)
 
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
@@ -37,8 +39,8 @@ class TritonStep:
             cache.keys,
             cache.values,
             batch.block_tables,
-            batch.query_starts,
-            batch.seq_lens,
+            self._query_starts,
+            self._seq_lens,
             scale=scale,
             max_query_len=self._max_query_len,
             window=batch.window,

@@ -70,7 +70,12 @@ class Prepared:
     """Room for the next tokens of a branch: blocks appended to its tables, and copies of shared ones."""
 
     new_blocks: Tables
+    """Empty where nothing is new."""
     copies: tuple[OwnCopy, ...]
+
+
+NO_CHANGE = Prepared((), ())
+"""What `KVManager.prepare` gives where `has_room` says that nothing is needed."""
 
 
 class KVManager:
@@ -82,8 +87,6 @@ class KVManager:
         self.block_tokens = groups[0].block_tokens
         self.pool = BlockPool(blocks, cache.forget)
         self.groups = tuple(groups)
-        self.no_change = Prepared(((),) * len(groups), ())
-        """What `prepare` gives where `has_room` says that nothing is needed."""
         self._cache = cache
         self._step_tokens = step_tokens
         self._windows = {index: group.window for index, group in enumerate(groups) if group.window is not None}
@@ -259,7 +262,7 @@ class KVManager:
         lacking = -(-upto // self.block_tokens) - holding.length
         holding.writable = (holding.length + max(0, lacking)) * self.block_tokens
         if lacking <= 0:
-            return Prepared(self.no_change.new_blocks, copies)
+            return Prepared((), copies)
         new_blocks: list[tuple[BlockId, ...]] = []
         for group, table in enumerate(tables):
             taken = [self.pool.take(group) for _ in range(lacking)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import add
 
 import numpy as np
 import torch
@@ -14,16 +13,18 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.runner.rows import RowTable
-from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
+from kvik_engine.sampling.batch import SamplingBatch
 from kvik_engine.step import Row, RowWork
+
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingInputs:
     """Which tokens' hidden states give logits, and which rows sample from them."""
 
-    last_tokens: Tensor
-    """int64 [works that sample]: index of each one's last token in the step."""
+    last_tokens: Tensor | None
+    """int64 [works that sample]: index of each one's last token in the step; None when it would name every token."""
     source: Tensor | None
     """int64 [rows that sample]: index into last_tokens; None when it would count 0, 1, 2, ... (no forks)."""
     rows: Sequence[Row]
@@ -56,39 +57,50 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
     work_rows, starts, lengths, _, _, sampled_rows = zip(*works, strict=True)
     row_ids, first, count = np.array((work_rows, starts, lengths))
     ends = first + count
+    longest = int(ends.max())
+    rows.check_reach(longest)
     query_starts = np.zeros(len(works) + 1, dtype=np.int64)
     count.cumsum(out=query_starts[1:])
-    row_of_token = row_ids.repeat(count)
-    positions = np.arange(query_starts[-1]) + (first - query_starts[:-1]).repeat(count)
+    row_of_token, positions = _each_token(row_ids, first, count, query_starts)
     sampling = tuple(chain.from_iterable(sampled_rows))
-    samples = np.array(list(map(len, sampled_rows)))
-    known = ends.repeat(samples)
-    last_tokens = query_starts[1:][samples > 0] - 1
-    forks = len(sampling) > len(last_tokens)
+    if sampling == work_rows:
+        sampling_ids, known, last_tokens, source = row_ids, ends, query_starts[1:] - 1, _NOTHING
+    else:
+        sampling_ids, known, last_tokens, source = _each_sample(sampled_rows, ends, query_starts)
     at_tokens, at_positions, at_rows, at_last, at_source, at_samples, at_starts, at_ends, *at_slots = _to_device(
         rows.tokens.device,
         rows.token_places(row_of_token, positions),
         positions,
         row_ids,
         last_tokens,
-        np.arange(len(last_tokens)).repeat(samples[samples > 0]) if forks else _NOTHING,
-        rows.token_places(np.array(sampling), known) if sampling else _NOTHING,
+        source,
+        rows.token_places(sampling_ids, known),
         query_starts,
         ends,
         *rows.slots(row_of_token, positions),
     )
+    widest = -(-longest // rows.block_tokens)
     return StepInputs(
-        token_ids=rows.tokens.take(at_tokens).long(),
+        token_ids=rows.tokens.take(at_tokens),
         positions=at_positions,
-        attention=_attention(
-            starts, lengths, rows, windows, at_rows=at_rows, query_starts=at_starts, seq_lens=at_ends, slots=at_slots
-        ),
+        attention=[
+            AttentionBatch(
+                starts=starts,
+                lengths=lengths,
+                block_tables=table.narrow(1, 0, widest).index_select(0, at_rows),
+                query_starts=at_starts,
+                seq_lens=at_ends,
+                slots=slots,
+                window=window,
+            )
+            for table, slots, window in zip(rows.block_tables, at_slots, windows, strict=True)
+        ],
         sampling=SamplingInputs(
-            last_tokens=at_last,
-            source=at_source if forks else None,
+            last_tokens=None if len(last_tokens) == len(positions) else at_last,
+            source=at_source if len(source) else None,
             rows=sampling,
             places=at_samples,
-            batch=_sampling_batch(sampling, known, rows),
+            batch=_sampling_batch(sampling, known.tolist(), rows),
         )
         if sampling
         else None,
@@ -98,55 +110,36 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def _attention(
-    starts: Sequence[int],
-    lengths: Sequence[int],
-    rows: RowTable,
-    windows: Sequence[int | None],
-    *,
-    at_rows: Tensor,
-    query_starts: Tensor,
-    seq_lens: Tensor,
-    slots: Sequence[Tensor],
-) -> Sequence[AttentionBatch]:
-    """By KV group; see AttentionBatch. Tensors are int64 here."""
-    starts32, lens32 = query_starts.int(), seq_lens.int()
-    widest = -(-max(map(add, starts, lengths)) // rows.block_tokens)
-    return [
-        AttentionBatch(
-            starts=starts,
-            lengths=lengths,
-            block_tables=table.narrow(1, 0, widest).index_select(0, at_rows),
-            query_starts=starts32,
-            seq_lens=lens32,
-            slots=own_slots,
-            window=window,
-        )
-        for table, own_slots, window in zip(rows.block_tables, slots, windows, strict=True)
-    ]
+def _each_token(row_ids: Indices, first: Indices, count: Indices, query_starts: Indices) -> tuple[Indices, Indices]:
+    """Row and position of every token of the step."""
+    if query_starts[-1] == len(row_ids):
+        return row_ids, first
+    return row_ids.repeat(count), np.arange(query_starts[-1]) + (first - query_starts[:-1]).repeat(count)
 
 
-def _sampling_batch(sampling: Sequence[Row], known: NDArray[np.int64], rows: RowTable) -> SamplingBatch:
-    """`known`: tokens of each of these rows before its sample."""
-    states = [rows[row] for row in sampling]
-    described = [
-        SamplingRow(state.params, state.choice, state.prompt_length, length)
-        for state, length in zip(states, known.tolist(), strict=True)
-    ]
+def _each_sample(
+    sampled_rows: Sequence[Sequence[Row]], ends: Indices, query_starts: Indices
+) -> tuple[Indices, Indices, Indices, Indices]:
+    """Of every sample its row and the tokens before it; `last_tokens` and `source` of SamplingInputs."""
+    samples = np.array(list(map(len, sampled_rows)))
+    rows = np.array(list(chain.from_iterable(sampled_rows)), dtype=np.int64)
+    last_tokens = query_starts[1:][samples > 0] - 1
+    forks = len(rows) > len(last_tokens)
+    source = np.arange(len(last_tokens)).repeat(samples[samples > 0]) if forks else _NOTHING
+    return rows, ends.repeat(samples), last_tokens, source
+
+
+def _sampling_batch(sampling: Sequence[Row], lengths: Sequence[int], rows: RowTable) -> SamplingBatch:
+    """`lengths`: tokens of each of these rows before its sample."""
+    states = rows.states(sampling)
     penalised = [index for index, state in enumerate(states) if state.penalised]
-    return SamplingBatch(rows=described, tokens=_tokens_of_penalised(penalised, sampling, described, rows))
+    tokens = rows.no_tokens
+    if penalised:
+        at = torch.tensor([sampling[index] for index in penalised]).to(rows.tokens.device)
+        tokens = rows.tokens[at, : max(lengths[index] for index in penalised)]
+    return SamplingBatch([state.sampling for state in states], lengths, tokens)
 
 
-def _tokens_of_penalised(
-    penalised: Sequence[int], sampling: Sequence[Row], described: Sequence[SamplingRow], rows: RowTable
-) -> Tensor:
-    """See SamplingBatch.tokens. `penalised` are indices into the others."""
-    if not penalised:
-        return rows.no_tokens
-    at = torch.tensor([sampling[index] for index in penalised]).to(rows.tokens.device)
-    return rows.tokens[at, : max(described[index].length for index in penalised)].long()
-
-
-def _to_device(device: torch.device, *arrays: NDArray[np.int64]) -> Sequence[Tensor]:
+def _to_device(device: torch.device, *arrays: Indices) -> Sequence[Tensor]:
     """int64 arrays, in one transfer."""
     return torch.from_numpy(np.concatenate(arrays)).to(device).split_with_sizes([len(array) for array in arrays])

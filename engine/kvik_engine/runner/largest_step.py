@@ -81,8 +81,8 @@ def measure_step(
     everything = SamplingParams(
         max_tokens=1, seed=0, top_k=10, top_p=0.9, min_p=0.01, presence_penalty=1.0, repetition_penalty=1.1, logprobs=20
     )
-    described = [SamplingRow(params=everything, choice=0, prompt_length=1, length=1) for _ in range(rows)]
-    sample(logits, SamplingBatch(described, torch.zeros((rows, 1), dtype=torch.int64, device=device)))
+    described = [SamplingRow(params=everything, choice=0, prompt_length=1)] * rows
+    sample(logits, SamplingBatch(described, [1] * rows, torch.zeros((rows, 1), dtype=torch.int64, device=device)))
     return peak.read()
 
 
@@ -108,8 +108,8 @@ def _batches(cache: KVCache, start: int, tokens: int) -> list[AttentionBatch]:
             starts=[start],
             lengths=[tokens],
             block_tables=torch.zeros((1, -(-end // cache.block_tokens)), dtype=torch.int32, device=device),
-            query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=device),
-            seq_lens=torch.tensor([end], dtype=torch.int32, device=device),
+            query_starts=torch.tensor([0, tokens], device=device),
+            seq_lens=torch.tensor([end], device=device),
             slots=torch.zeros(tokens, dtype=torch.int64, device=device),
             window=window,
         )

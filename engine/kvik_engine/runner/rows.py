@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
-from kvik_engine.sampling.batch import penalised
+from kvik_engine.sampling.batch import SamplingRow, penalised
 from kvik_engine.step import BlockId, ChosenToken, Row, RowFork, RowStart, RowWork, TableChange
 
 _LINE_ENTRIES = 16
@@ -26,9 +26,7 @@ _LINE_ENTRIES = 16
 class BranchState:
     """What stays as it is while a branch has its row, and how long its tables are."""
 
-    params: SamplingParams
-    choice: int
-    prompt_length: int
+    sampling: SamplingRow
     penalised: bool
     blocks: list[int]
     """By KV group, entries of the block table in use."""
@@ -40,7 +38,9 @@ class RowTable:
 
     def __init__(self, *, rows: int, max_tokens: int, block_tokens: int, groups: int, device: torch.device) -> None:
         self.block_tokens = block_tokens
-        self.tokens = torch.zeros((rows, _spread(max_tokens)), dtype=torch.int32, device=device)
+        self.tokens = torch.zeros((rows, _spread(max_tokens)), dtype=torch.int64, device=device)
+        """[rows, tokens]. As wide as models take and samplers give them, so that no step converts any."""
+        self._width = self.tokens.shape[1]
         self.no_tokens = torch.zeros((0, 0), dtype=torch.int64, device=device)
         self.host_tables = np.zeros((groups, rows, _spread(-(-max_tokens // block_tokens))), dtype=np.int32)
         """By KV group: int32 [rows, blocks]."""
@@ -49,8 +49,10 @@ class RowTable:
         """The same on the device."""
         self._states: dict[Row, BranchState] = {}
 
-    def __getitem__(self, row: Row) -> BranchState:
-        return self._states[row]
+    def states(self, rows: Sequence[Row]) -> list[BranchState]:
+        """Of rows that are taken."""
+        states = self._states
+        return [states[row] for row in rows]
 
     def end(self, row: Row) -> None:
         """The row is free."""
@@ -59,20 +61,20 @@ class RowTable:
     def start(self, start: RowStart) -> None:
         """A branch takes a free row."""
         self._take(start.row, start.params, start.choice, start.prompt_length, start.blocks)
-        known = torch.tensor(start.tokens, dtype=torch.int32)
+        known = torch.tensor(start.tokens)
         self.tokens[start.row, : len(start.tokens)] = known.to(self.tokens.device)
 
     def fork(self, fork: RowFork) -> None:
         """A free row becomes a copy of another, with blocks of its own."""
         source = self._states[fork.source]
-        self._take(fork.row, source.params, fork.choice, source.prompt_length, fork.blocks)
+        self._take(fork.row, source.sampling.params, fork.choice, source.sampling.prompt_length, fork.blocks)
         self.tokens[fork.row] = self.tokens[fork.source]
 
     def append_blocks(self, works: Sequence[RowWork]) -> None:
         """Add each work's new blocks to its row's tables."""
         places: list[int] = []
         blocks: list[BlockId] = []
-        for work in [work for work in works if any(work.new_blocks)]:
+        for work in [work for work in works if work.new_blocks]:
             used = self._states[work.row].blocks
             for group, new in enumerate(work.new_blocks):
                 place = self._place(group, work.row, used[group])
@@ -88,27 +90,30 @@ class RowTable:
             self._set_entries([self._place(c.group, c.row, c.index) for c in changes], [c.block for c in changes])
 
     def token_places(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices into `tokens` as one vector. A position past a row's end would be the next row's first token."""
-        width = self.tokens.shape[1]
-        assert positions.max() < width, f"position {positions.max()} is past the {width} tokens of a row"
-        return rows * width + positions
+        """Indices into `tokens` as one vector. The positions are within the rows (`check_reach`)."""
+        return rows * self._width + positions
+
+    def check_reach(self, position: int) -> None:
+        """The largest position of several. One past a row's end would be the next row's first token."""
+        assert position < self._width, f"position {position} is past the {self._width} tokens of a row"
 
     def slots(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where in the cache tokens [n] of these rows lie: block * block_tokens + offset, [groups, n]."""
         index, offset = np.divmod(positions, self.block_tokens)
-        return self.host_tables[:, rows, index].astype(np.int64) * self.block_tokens + offset
+        return np.multiply(self.host_tables[:, rows, index], self.block_tokens, dtype=np.int64) + offset
 
     def set_tokens(self, chosen: Sequence[ChosenToken]) -> None:
         """Tokens that the host chose in place of samples."""
         if chosen:
             rows, positions, tokens = np.array([(one.row, one.position, one.token) for one in chosen]).T
+            self.check_reach(max(positions))
             device = self.tokens.device
             places = torch.from_numpy(self.token_places(rows, positions)).to(device)
             self.append_tokens(places, torch.tensor(tokens).to(device))
 
     def append_tokens(self, places: Tensor, tokens: Tensor) -> None:
         """Store tokens at their `token_places`: int64 [n], both on the device."""
-        self.tokens.put_(places, tokens.to(torch.int32))
+        self.tokens.put_(places, tokens)
 
     def _take(
         self,
@@ -119,9 +124,8 @@ class RowTable:
         tables: tuple[tuple[BlockId, ...], ...],
     ) -> None:
         assert row not in self._states, f"row {row} is taken"
-        self._states[row] = BranchState(
-            params, choice, prompt_length, penalised(params), [len(blocks) for blocks in tables]
-        )
+        sampling = SamplingRow(params, choice, prompt_length)
+        self._states[row] = BranchState(sampling, penalised(params), [len(blocks) for blocks in tables])
         self.host_tables[:, row] = 0
         for table, blocks in zip(self.host_tables, tables, strict=True):
             table[row, : len(blocks)] = blocks

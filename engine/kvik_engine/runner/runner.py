@@ -117,7 +117,9 @@ class ModelRunner:
             self._sample(hidden, inputs.sampling, rows, pending)
 
     def _sample(self, hidden: torch.Tensor, inputs: SamplingInputs, rows: RowTable, pending: PendingResult) -> None:
-        logits = self._model.logits(hidden.index_select(0, inputs.last_tokens))
+        if inputs.last_tokens is not None:
+            hidden = hidden.index_select(0, inputs.last_tokens)
+        logits = self._model.logits(hidden)
         if inputs.source is not None:
             logits = logits.index_select(0, inputs.source)
         samples = sample(logits, inputs.batch)

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
 
 
-class SamplingRow(NamedTuple):
-    """One row that samples."""
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """What stays as it is from sample to sample of a row."""
 
     params: SamplingParams
     choice: int
     prompt_length: int
-    length: int
-    """Tokens known before this sample: prompt and outputs."""
-
-    @property
-    def position(self) -> int:
-        """Output position of the sample, from 0."""
-        return self.length - self.prompt_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +24,16 @@ class SamplingBatch:
     """All rows of a step that sample, in the order of the plan."""
 
     rows: Sequence[SamplingRow]
+    lengths: Sequence[int]
+    """Tokens known of each row before its sample: prompt and outputs."""
     tokens: Tensor
     """int64 [rows that have penalties, at least the longest of them]: the tokens of each; what follows its length is
     undefined."""
+
+    @property
+    def positions(self) -> list[int]:
+        """Output position of each row's sample, from 0."""
+        return [length - row.prompt_length for row, length in zip(self.rows, self.lengths, strict=True)]
 
 
 def penalised(params: SamplingParams) -> bool:

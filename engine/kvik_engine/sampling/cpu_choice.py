@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvik_engine.sampling.batch import SamplingRow
+from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
 from kvik_engine.sampling.cpu_filters import Candidates, candidates
 from kvik_engine.sampling.cpu_screen import Tokens, Values, screen
 from kvik_engine.sampling.noise import gumbel_of, stream_key
@@ -38,28 +38,29 @@ def finite_rows(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.isfinite(values.max(axis=1)) & np.isfinite(values.min(axis=1)))
 
 
-def choose(logits: Tensor, rows: Sequence[SamplingRow], finite: Tensor) -> Tensor:
+def choose(logits: Tensor, batch: SamplingBatch, finite: Tensor) -> Tensor:
     """fp32 [rows, vocabulary] -> int64 [rows], 0 where a row is not finite. Equal scores: the lowest id."""
-    chosen = np.zeros(len(rows), dtype=np.int64)
+    chosen = np.zeros(len(batch.rows), dtype=np.int64)
     contests: list[_Contest] = []
-    for place, (values, row, usable) in enumerate(zip(logits.numpy(), rows, finite.tolist(), strict=True)):
+    rows = zip(logits.numpy(), batch.rows, batch.positions, finite.tolist(), strict=True)
+    for place, (values, row, position, usable) in enumerate(rows):
         if not usable:
             continue
         if row.params.greedy:
             chosen[place] = values.argmax()
-        elif (contest := _contest(place, values, row)) is not None:
+        elif (contest := _contest(place, values, row, position)) is not None:
             contests.append(contest)
     for contest, scores in zip(contests, _scores(contests), strict=True):
         chosen[contest.place] = _winner(contest, scores)
     return torch.from_numpy(chosen)
 
 
-def _contest(place: int, logits: Values, row: SamplingRow) -> _Contest | None:
+def _contest(place: int, logits: Values, row: SamplingRow, position: int) -> _Contest | None:
     """None when every token is masked."""
     found = candidates(logits / np.float32(row.params.temperature), row.params)
     if found.top == -np.inf:
         return None
-    key = stream_key(row.params.seed, row.choice, row.position)
+    key = stream_key(row.params.seed, row.choice, position)
     if len(found.values) <= SCREENED:
         return _Contest(place, key, found, _ids(found), found.values, None)
     places, level = screen(found.values, found.tokens, found.top, key)

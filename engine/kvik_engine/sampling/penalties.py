@@ -10,12 +10,12 @@ from torch import Tensor
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow, penalised
 
 
-def mask_stop_tokens(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+def mask_stop_tokens(logits: Tensor, batch: SamplingBatch) -> None:
     """In place: no stop token before min_tokens outputs. fp32 [rows, vocabulary]."""
     at: list[int] = []
     ids: list[int] = []
-    for index, row in enumerate(rows):
-        if row.position < row.params.min_tokens:
+    for index, (row, position) in enumerate(zip(batch.rows, batch.positions, strict=True)):
+        if position < row.params.min_tokens:
             at += [index] * len(row.params.stop_token_ids)
             ids += row.params.stop_token_ids
     if at:
@@ -56,7 +56,7 @@ def apply_penalties(logits: Tensor, batch: SamplingBatch) -> None:
         return torch.tensor(values, dtype=dtype, device=device)[:, None]
 
     places = torch.arange(batch.tokens.shape[1], device=device)
-    known = places < column([row.length for row in rows], torch.int64)
+    known = places < column([batch.lengths[index] for index in chosen], torch.int64)
     output = known & (places >= column([row.prompt_length for row in rows], torch.int64))
     # Behind a row's end stands its first token again: whoever writes a token's logit twice writes the same.
     ids = torch.where(known, batch.tokens, batch.tokens[:, :1])

@@ -18,11 +18,11 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Samples:
     on_cpu = logits.device.type == "cpu"
     finite = cpu_choice.finite_rows(logits) if on_cpu else device_choice.finite_rows(logits)
     raw = raw_logprobs(logits, batch.rows)
-    mask_stop_tokens(logits, batch.rows)
+    mask_stop_tokens(logits, batch)
     add_bias(logits, batch.rows)
     apply_penalties(logits, batch)
     choose = cpu_choice.choose if on_cpu else device_choice.choose
-    tokens = choose(logits, batch.rows, finite)
+    tokens = choose(logits, batch, finite)
     return Samples(
         tokens=tokens,
         finite=finite,

@@ -15,7 +15,7 @@ from bisect import insort
 from collections import deque
 from functools import partial
 
-from kvik_engine.kv.manager import KVManager
+from kvik_engine.kv.manager import NO_CHANGE, KVManager
 from kvik_engine.kv.offload import NoOffload, Offload
 from kvik_engine.kv.prefix_cache import Hit
 from kvik_engine.request import Branch, Life, Request
@@ -364,7 +364,7 @@ class Scheduler:
         """Give a branch its next tokens to compute. False when it must wait for blocks or was preempted."""
         request = branch.request
         upto = branch.scheduled + length
-        prepared = self.kv.no_change
+        prepared = NO_CHANGE
         if not self.kv.has_room(branch, upto):
             if not get_blocks(self._state, step, request, lambda: self.kv.missing(branch, upto)):
                 return False

@@ -122,8 +122,8 @@ def make(
         starts=starts,
         lengths=lengths,
         block_tables=tables,
-        query_starts=torch.cat((torch.zeros(1), ends)).to(torch.int32),
-        seq_lens=(torch.tensor(starts) + torch.tensor(lengths)).to(torch.int32),
+        query_starts=torch.cat((torch.zeros(1), ends)).long(),
+        seq_lens=torch.tensor(starts) + torch.tensor(lengths),
         slots=torch.tensor(slots),
     )
     return Case(
@@ -229,7 +229,7 @@ def test_packed_rows_give_what_each_gives_alone(backend: BackendFor) -> None:
                 starts=[starts[row]],
                 lengths=[length],
                 block_tables=case.batch.block_tables[row : row + 1],
-                query_starts=torch.tensor([0, length], dtype=torch.int32),
+                query_starts=torch.tensor([0, length]),
                 seq_lens=case.batch.seq_lens[row : row + 1],
                 slots=case.batch.slots[tokens],
             ),

@@ -154,8 +154,8 @@ def packed_logits(model: Model, prompts: list[Tensor], backend: AttentionBackend
         starts=[0] * len(prompts),
         lengths=lengths,
         block_tables=tables,
-        query_starts=torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32),
-        seq_lens=torch.tensor(lengths, dtype=torch.int32),
+        query_starts=torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()]),
+        seq_lens=torch.tensor(lengths),
         slots=tables[rows, positions // block_tokens].long() * block_tokens + positions % block_tokens,
     )
     hidden = model.forward(torch.cat(prompts), positions, StepAttention(backend, [batch], cache))

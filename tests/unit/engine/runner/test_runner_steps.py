@@ -298,5 +298,6 @@ def test_a_token_past_a_rows_end_is_a_mistake_of_ours_and_no_token_of_the_next_r
     table = RowTable(rows=2, max_tokens=64, block_tokens=16, groups=1, device=torch.device("cpu"))
     width = table.tokens.shape[1]
     assert table.token_places(np.array([0]), np.array([width - 1])) == [width - 1]
+    table.check_reach(width - 1)
     with pytest.raises(AssertionError, match="past"):
-        table.token_places(np.array([0, 1]), np.array([width, 0]))
+        table.check_reach(width)

@@ -33,10 +33,7 @@ def run(
 ) -> Samples:
     """Rows with the given params; each has `prompt` prompt tokens and outputs behind them."""
     tokens = tokens or [[0] * (prompt + 2) for _ in params]
-    rows = [
-        SamplingRow(params=p, choice=choice, prompt_length=prompt, length=len(t))
-        for p, t in zip(params, tokens, strict=True)
-    ]
+    rows = [SamplingRow(params=p, choice=choice, prompt_length=prompt) for p in params]
     return sample(logits.clone(), batch_of(rows, tokens))
 
 
@@ -87,8 +84,7 @@ def test_a_parameter_does_what_the_plain_computation_does(params: SamplingParams
     got = run(logits, each, tokens)
 
     want = [
-        plain_sample(row, SamplingRow(own, 0, 3, len(known)), known)
-        for row, own, known in zip(logits, each, tokens, strict=True)
+        plain_sample(row, SamplingRow(own, 0, 3), known) for row, own, known in zip(logits, each, tokens, strict=True)
     ]
     assert got.tokens.tolist() == want
 
@@ -106,19 +102,20 @@ def test_rows_of_all_kinds_together_sample_as_each_alone() -> None:
 
 def test_an_accelerator_chooses_the_same_tokens() -> None:
     params = [p for p in CASES.values() if p.logprobs is None and p.logit_bias == () and p.min_tokens == 0]
-    rows = [SamplingRow(replace(p, seed=seed), 0, 3, 9) for seed in range(20) for p in params if not penalised(p)]
+    rows = [SamplingRow(replace(p, seed=seed), 0, 3) for seed in range(20) for p in params if not penalised(p)]
     logits = logits_of(len(rows), seed=5)
     finite = device_choice.finite_rows(logits)
 
-    want = cpu_choice.choose(logits, rows, finite)
-    assert torch.equal(device_choice.choose(logits.clone(), rows, finite), want)
+    batch = batch_of(rows, [[0] * 9] * len(rows))
+    want = cpu_choice.choose(logits, batch, finite)
+    assert torch.equal(device_choice.choose(logits.clone(), batch, finite), want)
 
 
 def test_top_p_looks_beyond_its_first_candidates_when_the_distribution_is_flat() -> None:
     logits = torch.zeros(2, 5000)
     logits[0, 17] = 0.5
     logits += torch.linspace(0, 0.1, 5000)
-    rows = [SamplingRow(replace(PLAIN, top_p=0.9, seed=seed), 0, 1, 1) for seed in (1, 2)]
+    rows = [SamplingRow(replace(PLAIN, top_p=0.9, seed=seed), 0, 1) for seed in (1, 2)]
     got = sample(logits.clone(), batch_of(rows, [[0], [0]]))
 
     assert got.tokens.tolist() == [plain_sample(row, own, [0]) for row, own in zip(logits, rows, strict=True)]
@@ -126,8 +123,8 @@ def test_top_p_looks_beyond_its_first_candidates_when_the_distribution_is_flat()
 
 def test_samples_follow_the_distribution() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).repeat(4000, 1)
-    rows = [SamplingRow(params=replace(PLAIN, seed=s), choice=0, prompt_length=1, length=5) for s in range(4000)]
-    got = sample(logits.clone(), batch_of(rows, []))
+    rows = [SamplingRow(params=replace(PLAIN, seed=s), choice=0, prompt_length=1) for s in range(4000)]
+    got = sample(logits.clone(), batch_of(rows, [[0] * 5] * len(rows)))
 
     shares = torch.bincount(got.tokens, minlength=4) / 4000
     assert torch.allclose(shares, logits[0].softmax(-1), atol=0.03)
@@ -137,8 +134,8 @@ def test_choices_of_one_request_differ_and_repeat() -> None:
     logits = logits_of(1).repeat(30, 1) / 6
     draws = {}
     for choice in range(4):
-        rows = [SamplingRow(params=PLAIN, choice=choice, prompt_length=1, length=1 + i) for i in range(30)]
-        batch = batch_of(rows, [])
+        rows = [SamplingRow(params=PLAIN, choice=choice, prompt_length=1)] * 30
+        batch = batch_of(rows, [[0] * (1 + output) for output in range(30)])
         draws[choice] = sample(logits.clone(), batch).tokens.tolist()
         assert draws[choice] == sample(logits.clone(), batch).tokens.tolist()
 
