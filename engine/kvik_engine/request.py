@@ -217,6 +217,8 @@ class Request:
     """Admitted because its turn by age had come, so nobody but the head takes its room again."""
     tier: int = 0
     """Length tier: 0 for prompts of little to compute."""
+    seniority: tuple[int, float, RequestKey] = field(init=False)
+    """Class, arrival and key: the oldest request of the highest class has the least."""
     turn: float = field(init=False)
     """Its place within class and priority: the arrival, later for higher tiers."""
     prompt_length: int = field(init=False)
@@ -225,6 +227,7 @@ class Request:
     stop_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.seniority = (self.slo_class, self.arrival, self.key)
         self.turn = self.arrival
         self.prompt_length = len(self.prompt)
         self.token_limit = self.prompt_length + self.params.max_tokens

@@ -161,8 +161,8 @@ class EngineCore:
         news, prefill_tokens = self.scheduler.settle(result)
         self.stats.count_step(result.seconds, prefill_tokens)
         self._gate.settled(result.seconds, prefill_tokens)
+        self._news.outputs(news)
         for item in news:
-            self._news.output(item)
             if item.finish is not None:
                 self._forget_ended(item.branch.request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvik_engine.ipc.messages import CoreStats, FinishReason, Frame, Output, OutputToken, Refusal, TopLogprob
@@ -30,9 +31,10 @@ class NewsByApi:
     def refused(self, api_id: int, refusal: Refusal) -> None:
         self._pile(api_id).refused.append(refusal)
 
-    def output(self, news: News) -> None:
-        api_id, _ = news.branch.request.key
-        self._pile(api_id).outputs.append(_output(news))
+    def outputs(self, news: Iterable[News]) -> None:
+        for item in news:
+            api_id, request_id = item.branch.request.key
+            self._pile(api_id).outputs.append(_output(request_id, item))
 
     def take(self, stats: CoreStats) -> dict[int, Frame]:
         """The frames, and an empty pile again."""
@@ -50,18 +52,20 @@ class NewsByApi:
         return pile
 
 
-def _output(news: News) -> Output:
+def _output(request_id: int, news: News) -> Output:
     branch, sample, finish, stop, before = news
-    request = branch.request
+    cached_tokens = branch.request.cached_tokens or 0
+    if finish is None:
+        return Output(request_id, branch.choice, [_token(sample)], cached_tokens=cached_tokens)
     tokens = [] if stop or sample.error is not None else [_token(sample)]
     return Output(
-        request_id=request.key[1],
-        choice=branch.choice,
-        tokens=[*map(_token, before), *tokens] if before else tokens,
-        finish=None if finish is None else FinishReason(finish.value),
+        request_id,
+        branch.choice,
+        [*map(_token, before), *tokens],
+        finish=FinishReason(finish.value),
         stop_tokens=int(stop),
         stop_logprob=sample.logprob if stop else None,
-        cached_tokens=request.cached_tokens or 0,
+        cached_tokens=cached_tokens,
         error=sample.error,
     )
 

@@ -27,16 +27,10 @@ class PendingResult:
         self._begin, self._end = _timers(device)
 
     def sampled(self, rows: Sequence[Row], described: Sequence[SamplingRow], samples: Samples) -> None:
-        """Start the copies."""
+        """Start the copies; on a CPU there is nothing to copy."""
         self._rows = rows
         self._described = described
-        self._samples = Samples(
-            tokens=_to_host(samples.tokens),
-            finite=_to_host(samples.finite),
-            logprobs=None if samples.logprobs is None else _to_host(samples.logprobs),
-            top_logprobs=None if samples.top_logprobs is None else _to_host(samples.top_logprobs),
-            top_tokens=None if samples.top_tokens is None else _to_host(samples.top_tokens),
-        )
+        self._samples = samples if self._end is None else _on_host(samples)
 
     def launched(self) -> None:
         """All work of the step has been handed to the device; on a CPU it is done."""
@@ -83,8 +77,16 @@ def _timers(device: torch.device) -> tuple[torch.cuda.Event | None, torch.cuda.E
     return begin, torch.cuda.Event(enable_timing=True)
 
 
+def _on_host(samples: Samples) -> Samples:
+    return Samples(
+        tokens=_to_host(samples.tokens),
+        finite=_to_host(samples.finite),
+        logprobs=None if samples.logprobs is None else _to_host(samples.logprobs),
+        top_logprobs=None if samples.top_logprobs is None else _to_host(samples.top_logprobs),
+        top_tokens=None if samples.top_tokens is None else _to_host(samples.top_tokens),
+    )
+
+
 def _to_host(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)

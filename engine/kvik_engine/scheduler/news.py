@@ -14,7 +14,7 @@ class News(NamedTuple):
     """What a settled step brought for one branch: a token unless it failed, and how it ended if it did.
 
     `stop` is true when the token is a stop token: it ends the branch and is not shown. `before` are samples of tokens
-    before it that were not told yet: a search tells only at its end.
+    before it that were not told yet: a search tells only at its end. Neither is set for a branch that goes on.
     """
 
     branch: Branch

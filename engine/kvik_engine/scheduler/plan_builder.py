@@ -87,7 +87,7 @@ class PlanBuilder:
         assert row is not None
         for target in branches:
             target.plan(upto, self.step, samples=samples)
-        rows = (row, *map(_row, forks)) if samples else ()
+        rows = tuple(map(_row, branches)) if forks else (row,) if samples else ()
         from_last_sample = start >= branch.row_tokens
         self._work.append(RowWork(row, start, upto - start, from_last_sample, prepared.new_blocks, rows))
         self._branches.append(branches)

@@ -39,12 +39,12 @@ class OutputLengths:
         return self._p75
 
 
-_by_class_and_age = attrgetter("slo_class", "arrival", "key")
+_seniority = attrgetter("seniority")
 
 
 def head_of(running: Iterable[Request]) -> Request | None:
     """The oldest request of the highest class."""
-    return min(running, key=_by_class_and_age, default=None)
+    return min(running, key=_seniority, default=None)
 
 
 def remaining_work(request: Request, p75: int | None) -> int:
