@@ -79,21 +79,12 @@ def gather_inputs(works: Sequence[RowWork], rows: RowTable, windows: Sequence[in
         ends,
         *rows.slots(row_of_token, positions),
     )
-    widest = -(-longest // rows.block_tokens)
     return StepInputs(
         token_ids=rows.tokens.take(at_tokens),
         positions=at_positions,
         attention=[
-            AttentionBatch(
-                starts=starts,
-                lengths=lengths,
-                block_tables=table.narrow(1, 0, widest).index_select(0, at_rows),
-                query_starts=at_starts,
-                seq_lens=at_ends,
-                slots=slots,
-                window=window,
-            )
-            for table, slots, window in zip(rows.block_tables, at_slots, windows, strict=True)
+            AttentionBatch(starts, lengths, table.index_select(0, at_rows), at_starts, at_ends, slots, window)
+            for table, slots, window in zip(rows.first_blocks(longest), at_slots, windows, strict=True)
         ],
         sampling=SamplingInputs(
             last_tokens=None if len(last_tokens) == len(positions) else at_last,

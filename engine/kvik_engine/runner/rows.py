@@ -45,8 +45,8 @@ class RowTable:
         self.host_tables = np.zeros((groups, rows, _spread(-(-max_tokens // block_tokens))), dtype=np.int32)
         """By KV group: int32 [rows, blocks]."""
         self._device_tables = torch.zeros(self.host_tables.shape, dtype=torch.int32, device=device)
-        self.block_tables = self._device_tables.unbind()
         """The same on the device."""
+        self._table_of_group = self._device_tables.unbind()
         self._states: dict[Row, BranchState] = {}
 
     def states(self, rows: Sequence[Row]) -> list[BranchState]:
@@ -69,6 +69,11 @@ class RowTable:
         source = self._states[fork.source]
         self._take(fork.row, source.sampling.params, fork.choice, source.sampling.prompt_length, fork.blocks)
         self.tokens[fork.row] = self.tokens[fork.source]
+
+    def first_blocks(self, tokens: int) -> list[Tensor]:
+        """By KV group, on the device: int32 [rows, blocks], the blocks of each row's first `tokens` tokens."""
+        blocks = -(-tokens // self.block_tokens)
+        return [table.narrow(1, 0, blocks) for table in self._table_of_group]
 
     def append_blocks(self, works: Sequence[RowWork]) -> None:
         """Add each work's new blocks to its row's tables."""
