@@ -1,6 +1,6 @@
 """Draining: accept for as long as somebody may still send in good faith, let streams finish, end.
 
-    SERVING --begin--> LINGERING --idle, and no new request for 5 s--> DONE
+    SERVING --begin--> LINGERING --idle for 5 s--> DONE
                        LINGERING --half of the timeout--> REFUSING --idle or timeout--> DONE
 
 Kubernetes takes a deleted pod out of the endpoints by itself, but kube-proxy needs a moment, which is long on a busy
@@ -8,6 +8,9 @@ cluster, and while no pod of the Service is ready it goes back to those that ter
 /ready at 200, and new requests are still accepted, each answer with `Connection: close`. Only when half of the timeout
 is over they are refused, and /ready says so: what was accepted last needs the rest. `kvik drain` comes without a
 deletion: it makes /ready false first.
+
+Idle for 5 s, not merely idle: a stream that began before the drain has told its client nothing of `Connection: close`,
+which sends its next request on the same connection as soon as the stream has ended.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ class Drain:
         """False once `kvik drain` asked to be taken out of the endpoints, or new work is refused."""
         self.active = 0
         """Requests inside a handler of the API."""
-        self.newest = 0.0
-        """When a request came last, on the loop's clock."""
+        self.latest = 0.0
+        """When a request last came or ended, on the loop's clock."""
         self._aborted = False
         self._changed = asyncio.Event()
 
@@ -70,12 +73,12 @@ class Drain:
         """Return when the process may end: no request is active, or `timeout` seconds after the linger time."""
         self.state = DrainState.LINGERING
         clock = asyncio.get_running_loop().time
-        begun = self.newest = clock()
+        begun = self.latest = clock()
 
         while not self._aborted and (left := refuses_at(begun, linger, timeout) - clock()) > 0:
             if self.active:
                 await self._change_within(left)
-            elif (quiet := self.newest + linger - clock()) > 0:
+            elif (quiet := self.latest + linger - clock()) > 0:
                 await self._change_within(min(left, quiet))
             else:
                 break
@@ -90,10 +93,11 @@ class Drain:
     def enter(self) -> None:
         """A handler began to work on a request."""
         self.active += 1
-        self.newest = asyncio.get_running_loop().time()
+        self.latest = asyncio.get_running_loop().time()
 
     def leave(self) -> None:
         """It is done with it, one way or another."""
+        self.latest = asyncio.get_running_loop().time()
         self.active -= 1
         self._changed.set()
 

@@ -64,8 +64,8 @@ class StubEngine:
         self._blocks = 0
         self._refused = 0
         self._draining_since: float | None = None
-        self._newest = 0.0
-        """When a request came last."""
+        self._latest = 0.0
+        """When a request last came or ended."""
 
     @property
     def warm(self) -> bool:
@@ -91,11 +91,11 @@ class StubEngine:
         self._draining_since = self._draining_since or self._clock()
 
     def drained(self) -> bool:
-        """Whether the process may end: nothing runs and no request has come for a while, or the time is over."""
+        """Whether the process may end: nothing has run for a while, or the time is over."""
         if self._draining_since is None:
             return False
         now, accepts = self._clock(), self.options.accept_while_draining
-        idle = not self.busy and now - max(self._newest, self._draining_since) >= accepts
+        idle = not self.busy and now - max(self._latest, self._draining_since) >= accepts
         return (
             idle
             or (self._refuses_new_work() and not self.busy)
@@ -112,7 +112,7 @@ class StubEngine:
         """One token's text at a time. Raises before the first: QueueFullError, DrainingError."""
         if self._refuses_new_work():
             raise DrainingError
-        self._newest = self._clock()
+        self._latest = self._clock()
         if self._waiting >= self.options.max_queued_requests:
             self._refused += 1
             raise QueueFullError
@@ -132,6 +132,7 @@ class StubEngine:
                 await asyncio.sleep(1 / self.options.tokens_per_second)
         finally:
             self._running, self._blocks = self._running - 1, self._blocks - blocks
+            self._latest = self._clock()
             self._slots.release()
 
     def knows(self, key: str) -> bool:

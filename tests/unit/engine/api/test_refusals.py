@@ -161,12 +161,22 @@ async def test_while_a_stream_runs_a_draining_engine_refuses_nothing(api: LiveAp
     await asyncio.wait_for(drain, PATIENCE)
 
 
-async def test_a_request_while_draining_is_the_newest_one(api: LiveApi) -> None:
-    drain = asyncio.create_task(drained(api, linger=60.0, timeout=1.0))
+async def test_the_quiet_that_ends_a_drain_begins_where_the_latest_request_ended(api: LiveApi) -> None:
+    """A client that was told nothing of `Connection: close` sends its next request as soon as its stream has ended."""
+    api.core.gate.clear()
+    running = asyncio.create_task(api.chat(stream=True))
+    await until(lambda: api.core.submits)
+    drain = asyncio.create_task(drained(api, linger=600.0, timeout=1.0))
     await until(lambda: api.service.drain.draining)
-    before = api.service.drain.newest
-    assert (await api.chat()).status == 200
-    assert api.service.drain.newest > before
+    came = api.service.drain.latest
+    api.core.gate.set()
+    await running
+    await until(lambda: api.service.drain.active == 0)
+    ended = api.service.drain.latest
+    assert ended > came
+    assert (await api.chat()).headers["Connection"] == "close"
+    assert api.service.drain.latest > ended
+    assert not drain.done()
     api.service.drain.abort()
     await asyncio.wait_for(drain, PATIENCE)
 
