@@ -44,20 +44,23 @@ async def _understand(request: web.Request, service: Service) -> Wanted:
         sampling = resolve_sampling(
             body, service.served, max_tokens=max_tokens, logprobs=_logprobs(body), tenant=tenant_of(request)
         )
-        texts = await service.in_thread(split_prompts, body.prompt)
-        n = _n(sampling)
-        if len(texts) * sampling.params.n > MAX_CHOICES:
-            raise UserError(f"{n} times the number of prompts is more than {MAX_CHOICES}.", param=n)
-        taken = service.config.max_requests // sampling.params.n + service.config.max_queued_requests
-        if len(texts) > taken:  # 429 would send the client round for ever
-            message = (
-                f"The engine takes at most {taken} prompts of {n}={sampling.params.n} at once, running or waiting."
-            )
-            raise UserError(message, param="prompt")
-        ids = await service.in_thread(_encode, service.text, texts, service.model.vocab_size, body.add_special_tokens)
+        ids = await service.in_thread(_token_ids, service, body, sampling)
         context = service.model.max_tokens
         prompts = [fit(tokens, sampling, context, param="prompt", default=DEFAULT_MAX_TOKENS) for tokens in ids]
         return Wanted.of(body, prompts, sampling, arrived_at)
+
+
+def _token_ids(service: Service, body: CompletionRequest, sampling: Sampling) -> list[list[int]]:
+    """Of each prompt. UserError for what is no prompt, and for more of them than are taken."""
+    prompts = split_prompts(body.prompt)
+    n = _n(sampling)
+    if len(prompts) * sampling.params.n > MAX_CHOICES:
+        raise UserError(f"{n} times the number of prompts is more than {MAX_CHOICES}.", param=n)
+    taken = service.config.max_requests // sampling.params.n + service.config.max_queued_requests
+    if len(prompts) > taken:  # 429 would send the client round for ever
+        message = f"The engine takes at most {taken} prompts of {n}={sampling.params.n} at once, running or waiting."
+        raise UserError(message, param="prompt")
+    return _encode(service.text, prompts, service.model.vocab_size, body.add_special_tokens)
 
 
 def _n(sampling: Sampling) -> str:
