@@ -15,12 +15,10 @@ class Claim(StrEnum):
 
 def claim(stored: Object, key: PoolKey, pool_uid: str) -> Claim:
     """Ours: controlled by this pool, or labelled for it and controlled by nobody. Anything else stays untouched."""
-    metadata = stored["metadata"]
-    if "deletionTimestamp" in metadata:
+    if "deletionTimestamp" in stored["metadata"]:
         return Claim.GOING
-    controllers = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
-    if controllers:
-        owner = controllers[0]
+    owner = _controller(stored)
+    if owner is not None:
         if owner.get("uid") == pool_uid:
             return Claim.OURS
         earlier = owner.get("kind") == "InferencePool" and owner.get("name") == key.name
@@ -30,8 +28,13 @@ def claim(stored: Object, key: PoolKey, pool_uid: str) -> Claim:
 
 def is_unowned(stored: Object, key: PoolKey, pool_uid: str) -> bool:
     """Ours to write, and without an owner: never had one, or lost it to `kubectl delete --cascade=orphan`."""
-    owned = any(owner.get("controller") for owner in stored["metadata"].get("ownerReferences") or ())
-    return not owned and claim(stored, key, pool_uid) is Claim.OURS
+    return _controller(stored) is None and claim(stored, key, pool_uid) is Claim.OURS
+
+
+def _controller(stored: Object) -> Object | None:
+    """The owner reference of who manages it."""
+    owners = stored["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def _labelled(stored: Object, key: PoolKey) -> bool:
