@@ -31,18 +31,15 @@ class EventStream:
 
     async def send(self, *events: object) -> None:
         """Send JSON events in one write."""
-        await self._write(b"".join(b"data: " + _encode(event) + b"\n\n" for event in events))
+        await self._response.write(b"".join(b"data: " + _encode(event) + b"\n\n" for event in events))
 
     async def comment(self) -> None:
         """Keep proxies from closing a silent stream."""
-        await self._write(b": waiting\n\n")
+        await self._response.write(b": waiting\n\n")
 
     async def finish(self, error: BaseException | None = None) -> web.StreamResponse:
         """Send the error, if any, then `[DONE]`."""
         if error is not None:
             await self.send(error_object(error))
-        await self._write(b"data: [DONE]\n\n")
+        await self._response.write(b"data: [DONE]\n\n")
         return self._response
-
-    async def _write(self, data: bytes) -> None:
-        await self._response.write(data)

@@ -9,14 +9,34 @@ from random import Random
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from kvik_engine.api import answer, limits, tokenize
 from kvik_engine.api.connection import Connection
 from kvik_engine.api.metrics_page import MetricsPage
-from kvik_engine.api.sse import EventStream
 from tests.support.live_api import CHAT, MODEL, LiveApi
 from tests.support.raw_requests import BODY, HEAD, Connect
 from tests.support.waiting import PATIENCE, settle, until
+
+
+class Stalled(asyncio.Protocol):
+    """A client that sends its request and takes nothing of the answer."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self.request)
+        transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+
+async def stalled(api: LiveApi, request: bytes) -> tuple[asyncio.Transport, Stalled]:
+    return await asyncio.get_running_loop().create_connection(lambda: Stalled(request), "127.0.0.1", api.port)
 
 
 async def test_a_client_gone_while_its_body_is_read_leaves_nothing(api: LiveApi, connect: Connect) -> None:
@@ -96,23 +116,16 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_request_aborted(
 ) -> None:
     """opencode PR #19423: a stalled client grew the server to 187 GB."""
     monkeypatch.setattr(limits, "WRITE_SECONDS", 0.05)
-    write = EventStream._write
+    write = web.StreamResponse.write
 
-    async def write_much(self: EventStream, data: bytes) -> None:
+    async def write_much(self: web.StreamResponse, data: bytes) -> None:
         """Fill the sockets' buffers sooner than tokens would."""
         await write(self, data + b": " + b"z" * (1 << 20) + b"\n\n")
 
-    monkeypatch.setattr(EventStream, "_write", write_much)
+    monkeypatch.setattr(web.StreamResponse, "write", write_much)
     api.core.reply = lambda submit: b"y" * 250
     data = json.dumps(CHAT | {"stream": True, "n": 8}).encode()
-
-    class Stalled(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            transport.write(HEAD % len(data) + data)
-            transport.pause_reading()
-
-    transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
+    transport, _ = await stalled(api, HEAD % len(data) + data)
     await until(lambda: api.core.submits)
     await until(lambda: api.core.aborts)
     await until(lambda: api.core.running == api.client.running == 0)
@@ -131,19 +144,8 @@ async def test_what_nobody_reads_ends_its_connection(api: LiveApi, monkeypatch: 
     monkeypatch.setattr(answer, "usage", lambda generation: much)
     monkeypatch.setattr(tokenize, "_tokens", lambda *_: [much])
     monkeypatch.setattr(MetricsPage, "render", lambda self: much.encode())
-    closed = asyncio.Event()
     body = b"" if path == "/metrics" else json.dumps({"prompt": "a"} if path == "/tokenize" else CHAT).encode()
     head = HEAD.replace(b"/v1/chat/completions", path.encode()).replace(b"POST", b"POST" if body else b"GET")
-
-    class Stalled(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            transport.write(head % len(body) + body)
-            transport.pause_reading()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            closed.set()
-
     lost = asyncio.Event()
     connection_lost = Connection.connection_lost
 
@@ -152,11 +154,11 @@ async def test_what_nobody_reads_ends_its_connection(api: LiveApi, monkeypatch: 
         lost.set()
 
     monkeypatch.setattr(Connection, "connection_lost", note)
-    transport, _ = await asyncio.get_running_loop().create_connection(Stalled, "127.0.0.1", api.port)
+    transport, client = await stalled(api, head % len(body) + body)
     await asyncio.wait_for(lost.wait(), PATIENCE)
     await until(lambda: api.service.drain.active == 0)
     transport.resume_reading()
-    await asyncio.wait_for(closed.wait(), PATIENCE)
+    await asyncio.wait_for(client.closed.wait(), PATIENCE)
 
 
 async def test_a_silent_stream_gets_comments(api: LiveApi, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
