@@ -59,8 +59,8 @@ def model_info(context: int = CONTEXT, warm_at: float = 1_800_000_000.0) -> Mode
 class ScriptedCore:
     """Answers each request with `reply`, a token a step and choice, until its max_tokens.
 
-    `gate` closed: requests are queued but nothing is computed. `refuse` set: requests that
-    `refuses` picks get that refusal.
+    `gate` closed: requests are queued but nothing is computed. `refuse` set: requests that `refuses` picks get that
+    refusal.
     """
 
     path: Path

@@ -74,8 +74,8 @@ class Drain:
         self.state = DrainState.LINGERING
         clock = asyncio.get_running_loop().time
         begun = self.latest = clock()
-
-        while not self._aborted and (left := refuses_at(begun, linger, timeout) - clock()) > 0:
+        refuses = refuses_at(begun, linger, timeout)
+        while not self._aborted and (left := refuses - clock()) > 0:
             if self.active:
                 await self._change_within(left)
             elif (quiet := self.latest + linger - clock()) > 0:

@@ -34,9 +34,9 @@ class RequestStream:
 
         Raises EngineDead when the core died, after everything it had said was taken.
         """
-        if self._dead and not self._unread:
-            raise EngineDead("The engine stopped while it was answering.")
         if self._dead:
+            if not self._unread:
+                raise EngineDead("The engine stopped while it was answering.")
             self._wake.set()  # nothing else will: the next call raises
         unread = list(self._unread.values())
         self._unread.clear()

@@ -111,7 +111,7 @@ class RowTable:
         """Tokens that the host chose in place of samples."""
         if chosen:
             rows, positions, tokens = np.array([(one.row, one.position, one.token) for one in chosen]).T
-            self.check_reach(max(positions))
+            self.check_reach(int(positions.max()))
             device = self.tokens.device
             places = torch.from_numpy(self.token_places(rows, positions)).to(device)
             self.append_tokens(places, torch.tensor(tokens).to(device))
