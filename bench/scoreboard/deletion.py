@@ -1,6 +1,5 @@
 """Row 23: pools, namespaces, releases and the API are deleted while streams are open: what ends, what is left, when."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,7 +100,10 @@ def _figures(ended: Ended) -> dict[str, float]:
 
 
 def _delete_pool(*flags: str) -> Delete:
-    return lambda _, kubectl: _run(kubectl, "delete", POOLS, POOL, "--wait=false", *flags)
+    def delete(_: Installation, kubectl: Kubectl) -> None:
+        kubectl.run("delete", POOLS, POOL, "--wait=false", *flags)
+
+    return delete
 
 
 def _delete_namespace(_: Installation, kubectl: Kubectl) -> None:
@@ -114,11 +116,11 @@ def _delete_api(_: Installation, kubectl: Kubectl) -> None:
 
 def _uninstall_then_delete(installation: Installation, kubectl: Kubectl) -> None:
     installation.uninstall()
-    kubectl.run("delete", POOLS, POOL, "--wait=false")
+    _delete_pool()(installation, kubectl)
 
 
 def _delete_then_uninstall(installation: Installation, kubectl: Kubectl) -> None:
-    kubectl.run("delete", POOLS, POOL, "--wait=false")
+    _delete_pool()(installation, kubectl)
     installation.uninstall()
 
 
@@ -132,32 +134,32 @@ def _is_going(kubectl: Kubectl) -> bool:
     return found is not None and "deletionTimestamp" in found["metadata"]
 
 
-def _run(kubectl: Kubectl, *arguments: str) -> None:
-    kubectl.run(*arguments)
-
-
 def _orphaned_and_adopted(installation: Installation) -> Outcome:
     kubectl = installation.pools
     installation.ensure_pool(kubectl, POOL)
-    before = identity(kubectl, POOL)
+    before = _uids(kubectl)
     ended = _streamed_through(installation, kubectl, _delete_pool("--cascade=orphan"))
     wait_for("the pool to be gone", lambda: kubectl.get(POOLS, POOL) is None, 60)
     time.sleep(5)
-    kept = {name: uid for name, (uid, _) in identity(kubectl, POOL).items()}
+    kept = _uids(kubectl)
     installation.ensure_pool(kubectl, POOL)
     owner = (kubectl.get(POOLS, POOL) or {})["metadata"]["uid"]
     wait_for("the objects to be the new pool's", lambda: _owners(kubectl) == {owner}, 30)
-    after = {name: uid for name, (uid, _) in identity(kubectl, POOL).items()}
+    after = _uids(kubectl)
     kubectl.run("delete", POOLS, POOL)
-    wanted = {name: uid for name, (uid, _) in before.items()}
-    changed = len(set(wanted.items()) ^ set(kept.items()) | set(wanted.items()) ^ set(after.items()))
+    changed = len((before ^ kept) | (before ^ after))
     told = _outcome(0.0, ended, f"{changed} pods or Deployments were replaced" if changed else None)
     return Outcome(float(changed), told.ok, told.reason, told.figures)
 
 
+def _uids(kubectl: Kubectl) -> set[tuple[str, str]]:
+    """Of pods and Deployment, with their names."""
+    return {(name, uid) for name, (uid, _) in identity(kubectl, POOL).items()}
+
+
 def _owners(kubectl: Kubectl) -> set[str]:
     found = kubectl.list("deployments,services,poddisruptionbudgets", f"kvik.dev/pool={POOL}")
-    return {json.dumps(one["uid"]).strip('"') for item in found for one in item["metadata"].get("ownerReferences", [])}
+    return {one["uid"] for item in found for one in item["metadata"].get("ownerReferences", [])}
 
 
 _UNIT = "seconds from the last stream's end until nothing is left"
