@@ -1,5 +1,6 @@
 """JSON lines that are kept of what was measured: one for each thing that was tried, the latest."""
 
+import argparse
 import fcntl
 import json
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ def keep(path: Path, line: dict[str, Any]) -> None:
         file.writelines(json.dumps(one) + "\n" for one in kept)
 
 
-def cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [text.partition(":")[2].strip() for text in cpuinfo if text.startswith("model name")]
-    return names[0] if names else "an unknown CPU"
+def options(module: str, about: str | None, ids: Sequence[str]) -> argparse.Namespace:
+    """Of a program that tries things and makes a page of the lines: `only`, which of `ids`, and whether just the `page`
+    is to be made."""
+    parser = argparse.ArgumentParser(prog=module, description=about)
+    parser.add_argument("--only", nargs="+", metavar="ID", choices=ids, default=ids, help=", ".join(ids))
+    parser.add_argument("--page", action="store_true", help="write the page from the lines that are there, try nothing")
+    return parser.parse_args()

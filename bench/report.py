@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.machine import cpu_name
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -45,7 +47,4 @@ class Report:
 
 def machine() -> str:
     """The processor, how many of them, and Python's version."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor() or platform.machine()
-    return f"{os.cpu_count()} x {name}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} x {cpu_name()}, Python {platform.python_version()}"

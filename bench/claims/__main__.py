@@ -4,8 +4,6 @@ Each claim becomes a line of bench/results/claims.jsonl, and all of them the pag
 claim that was tried does not hold.
 """
 
-import argparse
-import datetime as dt
 import os
 import signal
 import sys
@@ -19,7 +17,8 @@ from bench import kept_lines
 from bench.claims import batching, chat, chunking, fork, ladder, paging, prefix, sharing, swapping
 from bench.claims.claim import Claim, line
 from bench.claims.engine import demo_runner
-from bench.claims.page import PAGE, RESULTS, page, read_results
+from bench.claims.page import PAGE, RESULTS, page
+from bench.machine import machine_now
 from kvik_engine import __version__
 
 CLAIMS: tuple[Claim, ...] = (
@@ -36,15 +35,11 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.claims", description=__doc__)
-    known = [claim.id for claim in CLAIMS]
-    parser.add_argument("--only", nargs="+", metavar="ID", choices=known, default=known, help=", ".join(known))
-    parser.add_argument("--page", action="store_true", help="write the page from the lines that are there, try nothing")
-    arguments = parser.parse_args()
+    arguments = kept_lines.options("bench.claims", __doc__, [claim.id for claim in CLAIMS])
     results: list[dict[str, Any]] = []
     if not arguments.page:
         results = try_claims([claim for claim in CLAIMS if claim.id in arguments.only])
-    PAGE.write_text(page(read_results()))
+    PAGE.write_text(page(kept_lines.read(RESULTS)))
     return 0 if all(result["ok"] for result in results) else 1
 
 
@@ -69,14 +64,7 @@ def try_claims(claims: list[Claim]) -> list[dict[str, Any]]:
 
 def machine() -> dict[str, Any]:
     """What the figures are taken on, now."""
-    return {
-        "cpu": kept_lines.cpu_name(),
-        "cpus": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "dtype": demo_runner().facts.dtype,
-        "version": __version__,
-        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
-    }
+    return machine_now() | {"dtype": demo_runner().facts.dtype, "version": __version__}
 
 
 if __name__ == "__main__":

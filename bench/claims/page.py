@@ -4,15 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import kept_lines
-
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/claims.jsonl"
 PAGE = ROOT / "docs/claims.md"
-
-
-def read_results(path: Path = RESULTS) -> list[dict[str, Any]]:
-    return kept_lines.read(path)
 
 
 def page(lines: Sequence[dict[str, Any]]) -> str:

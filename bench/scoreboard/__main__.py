@@ -4,9 +4,6 @@ Each row becomes a line of bench/results/scoreboard.jsonl, and all of them the p
 1 when a row that was tried is not as wanted.
 """
 
-import argparse
-import datetime as dt
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +12,7 @@ import traceback
 from typing import Any
 
 from bench import kept_lines
+from bench.machine import machine_now
 from bench.scoreboard import deletion, posture, under_traffic
 from bench.scoreboard.installation import ROOT, Installation
 from bench.scoreboard.page import PAGE, RESULTS, page
@@ -29,11 +27,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench.scoreboard", description=__doc__)
-    known = [row.id for row in ROWS]
-    parser.add_argument("--only", nargs="+", metavar="ID", choices=known, default=known, help=", ".join(known))
-    parser.add_argument("--page", action="store_true", help="write the page from the lines that are there, try nothing")
-    arguments = parser.parse_args()
+    arguments = kept_lines.options("bench.scoreboard", __doc__, [row.id for row in ROWS])
     results: list[dict[str, Any]] = []
     if not arguments.page:
         results = try_rows([row for row in ROWS if row.id in arguments.only])
@@ -66,19 +60,12 @@ def tried(row: Row, installation: Installation) -> Outcome:
         return row.measure(installation)
     except Exception as error:
         traceback.print_exc()
-        return Outcome(None, ok=False, reason=f"not tried to the end: {str(error).splitlines()[0]}")
+        return Outcome(None, ok=False, reason=f"not tried to the end: {(str(error).splitlines() or [repr(error)])[0]}")
 
 
 def machine() -> dict[str, Any]:
     """What the rows are tried on, now."""
-    return {
-        "cpu": kept_lines.cpu_name(),
-        "cpus": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "version": catalog.version(),
-        "commit": commit(),
-        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
-    }
+    return machine_now() | {"version": catalog.version(), "commit": commit()}
 
 
 def commit() -> str:

@@ -9,8 +9,8 @@ import pytest
 from bench.claims.__main__ import CLAIMS
 from bench.claims.claim import COUNTED, Claim, Measured, line
 from bench.claims.engine import CpuClock
-from bench.claims.page import PAGE, page, read_results
-from bench.kept_lines import merge
+from bench.claims.page import PAGE, RESULTS, page
+from bench.kept_lines import merge, read
 
 MACHINE = {"cpu": "Abacus", "cpus": 2, "load": 0.5, "dtype": "fp32", "version": "0.1.0", "date": "2026-11-29"}
 
@@ -33,11 +33,11 @@ def result(claim_id: str = "3", **more: Any) -> dict[str, Any]:
 
 
 def test_the_published_page_is_made_from_the_published_lines() -> None:
-    assert PAGE.read_text() == page(read_results())
+    assert PAGE.read_text() == page(read(RESULTS))
 
 
 def test_every_published_line_is_of_a_claim_that_can_be_tried_again() -> None:
-    published = [one["id"] for one in read_results()]
+    published = [one["id"] for one in read(RESULTS)]
 
     assert published, "nothing was measured"
     assert len(published) == len(set(published))
