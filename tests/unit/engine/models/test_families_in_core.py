@@ -100,11 +100,14 @@ def test_tokens_are_those_of_transformers(served: Served, tmp_path: Path, chunk:
     assert [one.tokens for one in heard] == served.want
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(3, marks=pytest.mark.long), 20])
+@pytest.mark.parametrize(("chunk", "sizes"), [pytest.param(3, 3, marks=pytest.mark.long), (20, 5)])
 def test_requests_packed_with_any_others_get_the_tokens_that_they_get_one_by_one(
-    served: Served, tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+    served: Served, tmp_path: Path, chunk: int, sizes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They join while others decode or compute prompts, and leave at steps of their own."""
+    """They join while others decode or compute prompts, and leave at steps of their own.
+
+    The smaller the chunk, the more of the others end while a prompt is computed, so the fewer sizes a batch has.
+    """
     plans: list[StepPlan] = []
     launch = served.runner.launch
     monkeypatch.setattr(served.runner, "launch", lambda plan: (plans.append(plan), launch(plan)))
@@ -117,7 +120,7 @@ def test_requests_packed_with_any_others_get_the_tokens_that_they_get_one_by_one
     assert [one.tokens for one in packed] == [one.tokens for one in alone] * 3 == served.want * 3
     lengths = [sorted(work.length for work in plan.work) for plan in plans]
     assert any(len(one) > 2 and one[0] == one[1] == 1 < one[-1] for one in lengths), "decode and prompts in one pass"
-    assert len(set(map(len, lengths))) > 4, "batches of many sizes"
+    assert len(set(map(len, lengths))) >= sizes, "batches of many sizes"
 
 
 @pytest.mark.parametrize("index", ["radix", pytest.param("block-hash", marks=pytest.mark.long)])
