@@ -175,7 +175,7 @@ def _common_tokens(client: openai.OpenAI, first: list[Message], second: list[Mes
     one, other = (
         client.with_options(base_url=str(client.base_url).replace("/v1", "")).post(
             "/tokenize", cast_to=object, body={"model": MODEL, "messages": messages}
-        )["tokens"]  # type: ignore[index]
+        )["tokens"]
         for messages in (first, second)
     )
     same = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -62,11 +62,11 @@ def connect(kubeconfig: str | None, context: str | None, namespace: str | None, 
     configuration.retries = False
     files = kubeconfig or DEFAULT_KUBECONFIG
     try:
-        merged = KubeConfigMerger(files).config  # type: ignore[no-untyped-call]
+        merged = KubeConfigMerger(files).config
         if merged is None:
             raise PluginError(f"there is no kubeconfig at {files}")
-        loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
-        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+        loader = KubeConfigLoader(merged, active_context=context, config_base_path=None)
+        loader.load_and_set(configuration)
         of_context: Mapping[str, Any] = loader.current_context["context"]
     except (ConfigException, YAMLError, OSError, KeyError, TypeError) as error:
         raise PluginError(f"no usable kubeconfig: {_one_line(error)}") from error

@@ -38,9 +38,9 @@ async def connect(*, user_agent: str, timeout: float) -> "Transport":
     configuration = Configuration(client_session_kwargs={"trust_env": False})
     async with _one_thread_at_a_time():
         try:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            load_incluster_config(client_configuration=configuration)
         except ConfigException:
-            await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            await load_kube_config(client_configuration=configuration)
         api = ApiClient(configuration)
     api.user_agent = user_agent
     return Transport(api, timeout)
@@ -91,7 +91,7 @@ class Transport:
             response = await self._api.call_api(
                 method, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(total=seconds)
             )
-            data: bytes = await response.read()  # type: ignore[no-untyped-call]
+            data: bytes = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise errors.from_exception(what, error) from error
         if response.status >= 300:
@@ -102,7 +102,7 @@ class Transport:
             raise errors.from_exception(what, error) from error
 
     async def close(self) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]
+        await self._api.close()
 
 
 def _yaml(body: Mapping[str, Any]) -> str:
