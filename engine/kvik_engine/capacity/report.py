@@ -15,29 +15,10 @@ SCHEMA = 1
 
 def as_json(name: str, model: ModelOnDisk, wanted: Wanted, plan: Plan) -> dict[str, Any]:
     """Bytes, tokens, seconds; null where something was not asked for. Keys are only ever added."""
-    config, stored, requests = model.config, model.stored, plan.requests
+    config, prefix = model.config, plan.prefix
     return {
         "schema": SCHEMA,
-        "model": {
-            "name": name,
-            "architecture": config.architecture,
-            "parameters": plan.parameters,
-            "parameters_per_token": plan.parameters_per_token,
-            "attention": own_kind(config),
-            "layers": config.layers,
-            "heads": config.heads,
-            "kv_heads": config.kv_heads,
-            "head_dim": config.head_dim,
-            "context": config.context_length,
-            "stored": None
-            if stored is None
-            else {
-                "format": stored.format,
-                "elements": stored.elements,
-                "bytes": stored.bytes,
-                "bytes_by_type": stored.bytes_by_type,
-            },
-        },
+        "model": _model(name, model, plan),
         "wanted": {
             "memory_bytes": wanted.memory_bytes,
             "memory_fraction": wanted.memory_fraction,
@@ -48,40 +29,74 @@ def as_json(name: str, model: ModelOnDisk, wanted: Wanted, plan: Plan) -> dict[s
             "max_batch_tokens": wanted.max_batch_tokens,
             "tensor_parallel": wanted.ranks,
         },
-        "rank": {
-            "weight_bytes": plan.weight_bytes,
-            "activation_bytes": plan.activation_bytes,
-            "runtime_bytes": RUNTIME_BYTES,
-            "kv_bytes_per_token": plan.ledger.bytes_per_token,
-            "kv_block_bytes": plan.ledger.block_bytes,
-            "kv_blocks": plan.ledger.blocks,
-            "kv_tokens": plan.ledger.max_tokens,
-            "kv_bytes": plan.ledger.allocated_bytes,
-            "kv_groups": [
-                {"kind": group.kind.value, "layers": len(group.layers), "window": group.window} for group in plan.groups
-            ],
-        },
+        "rank": _rank(plan),
         "served_context": plan.ledger.context,
-        "requests": {
-            "fit": requests.fit,
-            "enough": requests.fit >= wanted.concurrency,
-            "blocks_each": requests.blocks_each,
-            "bytes_each": requests.bytes_each,
-            "longest_context": requests.longest,
-            "memory_needed": requests.memory_needed,
-        },
+        "requests": _requests(wanted, plan),
         "shared_prefix": None
-        if plan.prefix is None
+        if prefix is None
         else {
-            "tokens": plan.prefix.tokens,
-            "shared_bytes": plan.prefix.shared_bytes,
-            "unshared_bytes": plan.prefix.unshared_bytes,
+            "tokens": prefix.tokens,
+            "shared_bytes": prefix.shared_bytes,
+            "unshared_bytes": prefix.unshared_bytes,
         },
         "kv_bytes_per_token_by_kind": {
             kind.name: {dtype: kind.bytes_per_token(config.layers, dtype) for dtype in ELEMENT_BYTES}
             for kind in kv_kinds(config)
         },
         "roofline": _roofline(wanted, plan),
+    }
+
+
+def _model(name: str, model: ModelOnDisk, plan: Plan) -> dict[str, Any]:
+    config, stored = model.config, model.stored
+    return {
+        "name": name,
+        "architecture": config.architecture,
+        "parameters": plan.parameters,
+        "parameters_per_token": plan.parameters_per_token,
+        "attention": own_kind(config),
+        "layers": config.layers,
+        "heads": config.heads,
+        "kv_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "context": config.context_length,
+        "stored": None
+        if stored is None
+        else {
+            "format": stored.format,
+            "elements": stored.elements,
+            "bytes": stored.bytes,
+            "bytes_by_type": stored.bytes_by_type,
+        },
+    }
+
+
+def _rank(plan: Plan) -> dict[str, Any]:
+    ledger = plan.ledger
+    return {
+        "weight_bytes": plan.weight_bytes,
+        "activation_bytes": plan.activation_bytes,
+        "runtime_bytes": RUNTIME_BYTES,
+        "kv_bytes_per_token": ledger.bytes_per_token,
+        "kv_block_bytes": ledger.block_bytes,
+        "kv_blocks": ledger.blocks,
+        "kv_tokens": ledger.max_tokens,
+        "kv_bytes": ledger.allocated_bytes,
+        "kv_groups": [
+            {"kind": group.kind.value, "layers": len(group.layers), "window": group.window} for group in plan.groups
+        ],
+    }
+
+
+def _requests(wanted: Wanted, plan: Plan) -> dict[str, Any]:
+    requests = plan.requests
+    return {
+        "fit": requests.fit,
+        "enough": requests.fit >= wanted.concurrency,
+        "blocks_each": requests.blocks_each,
+        "bytes_each": requests.bytes_each,
+        "longest_context": requests.longest,
+        "memory_needed": requests.memory_needed,
     }
 
 
