@@ -84,11 +84,10 @@ class Installation:
     def system(self) -> Kubectl:
         return self.cluster.in_namespace(demo.SYSTEM)
 
-    def leader(self) -> str:
-        """The pod that holds the Lease; empty: none does."""
-        leases = self.system.list("leases", "app.kubernetes.io/instance=kvik") or self.system.list("leases")
-        holder = leases[0]["spec"].get("holderIdentity") if leases else None
-        return (holder or "").rpartition("_")[0]
+    def leader(self) -> str | None:
+        """The pod that holds the Lease."""
+        (lease,) = self.system.list("leases", "app.kubernetes.io/instance=kvik")
+        return (lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0] or None
 
     # --- pools ---
 

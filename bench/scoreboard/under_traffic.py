@@ -166,9 +166,9 @@ def _end_leader(installation: Installation) -> None:
 
 
 def _replace_leader(installation: Installation, *flags: str) -> None:
-    before = wait_for("a leader", lambda: installation.leader() or None, 60)
+    before = wait_for("a leader", installation.leader, 60)
     installation.system.run("delete", "pod", before, "--wait=false", *flags)
-    wait_for("another leader", lambda: installation.leader() not in ("", before), 90)
+    wait_for("another leader", lambda: installation.leader() not in (None, before), 90)
 
 
 _FAILED = "failed requests"

@@ -12,9 +12,12 @@ from typing import Any
 import openai
 import pytest
 
+from images import catalog
+from scripts import demo
 from tests.e2e.conftest import Images, Release
 from tests.support.in_cluster_traffic import run_python, traffic
 from tests.support.kubectl import Kubectl, KubectlError, condition, wait_for
+from tests.support.upgrades import identity, write_next_charts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -167,6 +170,53 @@ def test_a_roll_fails_none_of_the_requests_sent_during_it(pools: Kubectl, images
     assert running.result.succeeded >= 20
 
 
+def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
+    pools: Kubectl, images: Images, release: Release, tmp_path: Path
+) -> None:
+    """kserve PR #5085, kthena #1803, argo-rollouts #4696: a new operator rolled what nobody had changed."""
+    charts, before = write_next_charts(tmp_path), identity(pools, NAME)
+    helm = release.cluster.run_helm
+    try:
+        with light_traffic(pools, images, "upgrade") as running:
+            helm("upgrade", "kvik-crds", str(charts / "kvik-crds"))
+            values = ("--reset-then-reuse-values", "--set=image.engine.cpu.tag=0.9.0-demo")
+            helm("upgrade", "kvik", str(charts / "kvik"), *values, "--wait", "--timeout=100s")
+            wait_for("the new operator to look", lambda: newer_engine(pools) == "0.9.0", 60, lambda: describe(pools))
+            time.sleep(5)
+            after = identity(pools, NAME)
+    finally:
+        demo.install(release.cluster, catalog.product(release.cluster.image_prefix))
+    assert after == before
+    assert running.result.failures == []
+    assert running.result.succeeded >= 10
+    wait_for("the operator to be the old one", lambda: newer_engine(pools) is None, 60, lambda: describe(pools))
+    assert identity(pools, NAME) == before
+
+
+def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images: Images, release: Release) -> None:
+    before, killed = identity(pools, NAME), operators(release)
+    with light_traffic(pools, images, "kill") as running:
+        release.system.run("delete", "pod", *killed, "--grace-period=0", "--force")
+        wait_for("an operator that is ready", lambda: set(operators(release, ready=True)) - set(killed), 60)
+        pools.run("annotate", POOL, NAME, "kvik.test/look=again")
+        time.sleep(5)
+
+    assert identity(pools, NAME) == before
+    assert running.result.failures == []
+    assert running.result.succeeded >= 10
+
+
+def operators(release: Release, *, ready: bool = False) -> list[str]:
+    """Names of the operator's pods."""
+    pods = release.system.list("pods", "app.kubernetes.io/instance=kvik")
+    return [pod["metadata"]["name"] for pod in pods if not ready or has_become_ready(pod)]
+
+
+def newer_engine(kubectl: Kubectl) -> str | None:
+    """What the operator offers the pool."""
+    return (kubectl.get(POOL, NAME) or {})["status"]["engine"].get("available")
+
+
 def test_load_scales_up_and_idleness_down_without_a_failed_request(pools: Kubectl, images: Images) -> None:
     with light_traffic(pools, images, "light") as light:
         with traffic(pools, images.engine, "heavy", URL, MODEL, clients=48, words=60, max_tokens=96) as heavy:
@@ -226,14 +276,14 @@ def test_a_killed_core_comes_back_without_a_container_restart(pools: Kubectl, im
     command = ["exec", pod, "--container=engine", "--", "python3", "-c", REPLACE_CORE]
     assert pools.run(*command, timeout=300).strip() == "replaced", describe(pools)
 
-    wait_for("the pod to be ready", lambda: is_ready(pools, pod), 30, lambda: describe(pools))
+    wait_for("the pod to be ready", lambda: has_become_ready(running_pods(pools).get(pod)), 30, lambda: describe(pools))
     (status,) = running_pods(pools)[pod]["status"]["containerStatuses"]
     assert status["restartCount"] == 0
     assert "Paris" in run_python(pools, images.engine, "chat-again", CHAT)
 
 
-def is_ready(kubectl: Kubectl, pod: str) -> bool:
-    found = condition(running_pods(kubectl).get(pod), "Ready")
+def has_become_ready(pod: Mapping[str, Any] | None) -> bool:
+    found = condition(pod, "Ready")
     return found is not None and found["status"] == "True"
 
 
