@@ -71,8 +71,8 @@ class Operator:
     def __init__(self, config: OperatorConfig) -> None:
         self._config = config
         self._stopping = False
-        self._metrics = OperatorMetrics(VERSION)
         self._store = Store()
+        self._metrics = OperatorMetrics(VERSION, self._store)
         self._board = Board(time.monotonic)
         self._workers = Workers(backoff=Backoff(), meter=self._metrics, rng=random.Random())
         self._elector = Elector(config.identity, config.lease_times, lost=lambda: _exit(EXIT_LOST))

@@ -109,7 +109,7 @@ async def live_api(run_dir: Path, *, template: str | None = TEMPLATE, **config: 
         status = Status(settings, client, drain, metrics)
         status.warm()
         keys = keys_or_refuse(settings.api_keys_file)
-        page = MetricsPage(settings, client, metrics, keys)
+        page = MetricsPage(settings, client, metrics, keys, drain=drain)
         service = Service(settings, byte_text_model(template), client, metrics, drain, created=1, keys=keys)
         runner, server = await listen(api_app(service, status, page), api_socket := bind("127.0.0.1", 0))
         probe_runner, probe_server = await listen(probe_app(status, page), probe_socket := bind("127.0.0.1", 0))

@@ -74,7 +74,7 @@ class ApiProcess:
             model_fetched=read_provenance(Path(config.model_path)).finished_at,
         )
         self._keys = keys_or_refuse(config.api_keys_file)
-        self._page = MetricsPage(config, self._client, metrics, self._keys)
+        self._page = MetricsPage(config, self._client, metrics, self._keys, drain=self._drain)
         self._service = Service(
             config=config,
             text=load_text_model(Path(config.tokenizer_path)),

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvik_engine import __version__
+from kvik_engine.api.drain import Drain
 from kvik_engine.api.keys import ApiKeys
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.config import EngineConfig
@@ -31,9 +32,11 @@ class MetricsPage:
         metrics: RequestMetrics,
         keys: ApiKeys | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        drain: Drain,
     ) -> None:
         self._core = CollectorRegistry()
-        self._core.register(_CoreCollector(config, client, keys))
+        self._core.register(_CoreCollector(config, client, keys, drain))
         self._requests = metrics.registry
         self._clock = clock
         self._lock = threading.Lock()
@@ -51,14 +54,16 @@ class MetricsPage:
 class _CoreCollector(Collector):
     """The core's numbers under our names and under the five of vLLM that routers read; and what keys are in force."""
 
-    def __init__(self, config: EngineConfig, client: EngineClient, keys: ApiKeys | None) -> None:
+    def __init__(self, config: EngineConfig, client: EngineClient, keys: ApiKeys | None, drain: Drain) -> None:
         self._config = config
         self._client = client
         self._keys = keys
+        self._drain = drain
 
     def collect(self) -> Iterator[Metric]:
         yield self._value("kvik_core_restarts", "Cores that replaced a dead one.", self._client.core_restarts, True)
         yield self._value("kvik_core_ready", "1 while a warm core is connected.", int(self._client.ready))
+        yield self._value("kvik_draining", "1 once the engine is on its way out.", int(self._drain.draining))
         yield from self._model()
         if self._keys is not None:
             yield self._value("kvik_api_keys", "API keys in force.", self._keys.count)

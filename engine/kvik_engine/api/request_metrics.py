@@ -27,13 +27,10 @@ _TTFT_WINDOW_SAMPLES = 4096
 
 @dataclass(frozen=True, slots=True)
 class TtftTarget:
-    """Seconds within which requests of a class should get their first token."""
+    """Seconds within which requests of a class should get their first token. Those of a lower class have no target."""
 
     seconds: float
     slo_class: int
-
-    def met(self, ttft: float, slo_class: int) -> bool:
-        return slo_class == self.slo_class and ttft <= self.seconds
 
 
 class RequestMetrics:
@@ -66,15 +63,7 @@ class RequestMetrics:
             registry=self.registry,
         )
         self._model_name = model_name
-        self._slo = slo
-        self._within_slo: Counter | None = None
-        if slo is not None:
-            self._within_slo = Counter(
-                "kvik_requests_within_slo",
-                "Requests of the engine's class that ended and whose first tokens came within --slo-ttft.",
-                ["model_name"],
-                registry=self.registry,
-            ).labels(model_name)
+        self._goodput = None if slo is None else _Goodput(slo, model_name, self.registry)
 
     def first_token(self, seconds: float) -> None:
         self._ttft.observe(seconds)
@@ -94,11 +83,36 @@ class RequestMetrics:
     def request_ended(self, seconds: float, *, slowest_first_token: float, slo_class: int) -> None:
         """All choices ended. A request in a lower class than the engine's has no target, and counts for no goodput."""
         self._e2e.observe(seconds)
-        if self._slo is not None and self._within_slo is not None and self._slo.met(slowest_first_token, slo_class):
-            self._within_slo.inc()
+        if self._goodput is not None:
+            self._goodput.request_ended(slowest_first_token, slo_class)
 
     def ttft_p90(self) -> float | None:
         """The 90th percentile over the last 60 s; None without a first token in that time."""
         since = self._clock() - TTFT_WINDOW_SECONDS
         recent = sorted(seconds for at, seconds in self._recent.copy() if at >= since)
         return recent[min(len(recent) - 1, int(0.9 * len(recent)))] if recent else None
+
+
+class _Goodput:
+    """How many requests had a target, and how many of them it was met for."""
+
+    def __init__(self, target: TtftTarget, model_name: str, registry: CollectorRegistry) -> None:
+        self._target = target
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, ["model_name"], registry=registry).labels(model_name)
+
+        self._with_slo = counter(
+            "kvik_requests_with_slo", "Requests of the engine's class that ended, so that --slo-ttft is about them."
+        )
+        self._within_slo = counter(
+            "kvik_requests_within_slo",
+            "Requests of the engine's class that ended and whose first tokens came within --slo-ttft.",
+        )
+
+    def request_ended(self, slowest_first_token: float, slo_class: int) -> None:
+        if slo_class != self._target.slo_class:
+            return
+        self._with_slo.inc()
+        if slowest_first_token <= self._target.seconds:
+            self._within_slo.inc()

@@ -11,13 +11,15 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from kvik_operator.names import PoolKey
+from kvik_operator.telemetry.pool_metrics import PoolCollector, Pools
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class OperatorMetrics:
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, pools: Pools) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(PoolCollector(pools))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         info = Gauge("kvik_operator_build_info", "Always 1.", ["version"], registry=self.registry)

@@ -166,7 +166,11 @@ async def test_an_engine_follows_a_secret_that_is_rotated_without_a_request_and_
         mounted_secret(secret, "")
         await until(lambda: keys.outdated)
         assert (await chat(api, "alices-next-key")).status == 200
-        page = MetricsPage(api.service.config, api.client, api.service.metrics, keys).render().decode()
+        page = (
+            MetricsPage(api.service.config, api.client, api.service.metrics, keys, drain=api.service.drain)
+            .render()
+            .decode()
+        )
         assert 'kvik_api_keys{model_name="org/tiny"} 1.0' in page
         assert 'kvik_api_keys_outdated{model_name="org/tiny"} 1.0' in page
         assert "alices-next-key" not in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvik_engine.api.app import probe_app
+from kvik_engine.api.drain import DrainState
 from kvik_engine.api.metrics_page import MetricsPage
 from kvik_engine.api.ports import bind
 from kvik_engine.api.probe_server import ProbeServer
@@ -100,7 +102,9 @@ async def test_wrong_paths_and_methods_of_the_metrics_port_are_json(api: LiveApi
 
 async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
     now = 100.0
-    page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), clock=lambda: now)
+    page = MetricsPage(
+        api.service.config, api.client, RequestMetrics(MODEL), clock=lambda: now, drain=api.service.drain
+    )
     first = page.render()
     assert page.render() is first
     now += 0.3
@@ -110,7 +114,11 @@ async def test_many_scrapes_share_one_rendering(api: LiveApi) -> None:
 async def test_the_swap_space_has_its_metrics_where_there_is_one(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
     def rendered(**counts: float) -> list[str]:
         monkeypatch.setattr(api.client, "stats", stats(**counts))
-        page = MetricsPage(api.service.config, api.client, RequestMetrics(MODEL)).render().decode()
+        page = (
+            MetricsPage(api.service.config, api.client, RequestMetrics(MODEL), drain=api.service.drain)
+            .render()
+            .decode()
+        )
         return [line for line in page.splitlines() if "swap" in line and not line.startswith("#")]
 
     name = f'model_name="{MODEL}"'
@@ -177,7 +185,7 @@ def get(port: int, path: str) -> int:
 
 async def test_probes_are_answered_while_the_apis_loop_is_busy(api: LiveApi) -> None:
     """vllm PR #38157: a tokenizer on the loop kept probes waiting for 30 s, and the kubelet killed healthy pods."""
-    page = MetricsPage(api.service.config, api.client, api.service.metrics)
+    page = MetricsPage(api.service.config, api.client, api.service.metrics, drain=api.service.drain)
     listening: socket.socket = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
     probes = ProbeServer(lambda: probe_app(api.status, page), listening)
@@ -204,8 +212,29 @@ async def test_goodput_counts_requests_of_the_own_class_whose_first_token_was_in
         await api.chat(slo_class="batch")
         page = (await api.get("/metrics")).text
     assert f'kvik_requests_within_slo_total{{model_name="{MODEL}"}} 1.0' in page
+    assert f'kvik_requests_with_slo_total{{model_name="{MODEL}"}} 1.0' in page
+
+
+async def test_a_late_first_token_is_a_request_with_a_target_that_was_not_met(tmp_path: Path) -> None:
+    async with live_api(tmp_path, slo_ttft=1e-9, slo_class="balanced") as api:
+        await api.chat()
+        page = (await api.get("/metrics")).text
+    assert f'kvik_requests_with_slo_total{{model_name="{MODEL}"}} 1.0' in page
+    assert f'kvik_requests_within_slo_total{{model_name="{MODEL}"}} 0.0' in page
+
+
+async def test_metrics_tell_an_engine_that_drains_from_one_that_serves(api: LiveApi) -> None:
+    page = MetricsPage(
+        api.service.config, api.client, RequestMetrics(MODEL), clock=itertools.count().__next__, drain=api.service.drain
+    )
+    assert f'kvik_draining{{model_name="{MODEL}"}} 0.0' in page.render().decode()
+    api.service.drain.state = DrainState.LINGERING
+    assert f'kvik_draining{{model_name="{MODEL}"}} 1.0' in page.render().decode()
+    api.service.drain.state = DrainState.SERVING
 
 
 async def test_without_a_target_there_is_no_goodput(api: LiveApi) -> None:
     await api.chat()
-    assert "within_slo" not in (await api.get("/metrics")).text
+    page = (await api.get("/metrics")).text
+    assert "within_slo" not in page
+    assert "with_slo" not in page

@@ -1,3 +1,4 @@
+from kvik_operator.kube.store import Store
 from kvik_operator.names import PoolKey
 from kvik_operator.telemetry.metrics import OperatorMetrics
 
@@ -9,7 +10,7 @@ def samples(metrics: OperatorMetrics) -> list[str]:
 
 
 def test_every_series_of_ours_carries_our_prefix() -> None:
-    metrics = OperatorMetrics("1.2.3")
+    metrics = OperatorMetrics("1.2.3", Store())
     metrics.reconciled(0.1, "ok")
     metrics.wrote("apply", "ok")
     metrics.scraped("ok")
@@ -24,7 +25,7 @@ def test_every_series_of_ours_carries_our_prefix() -> None:
 
 
 def test_no_data_is_an_absent_series_and_not_a_zero() -> None:
-    metrics = OperatorMetrics("1")
+    metrics = OperatorMetrics("1", Store())
     metrics.decided(KEY, 0.5, 2)
     assert 'kvik_operator_pool_desired_replicas{namespace="demo",pool="chat"} 2.0' in samples(metrics)
     metrics.decided(KEY, 0.0, None)
@@ -32,7 +33,7 @@ def test_no_data_is_an_absent_series_and_not_a_zero() -> None:
 
 
 def test_a_pool_that_nobody_scales_any_more_keeps_its_counter_and_loses_its_gauges() -> None:
-    metrics = OperatorMetrics("1")
+    metrics = OperatorMetrics("1", Store())
     metrics.undecided(KEY)
     metrics.decided(KEY, 2.0, 2)
     metrics.scaled(KEY, "up")
@@ -42,7 +43,7 @@ def test_a_pool_that_nobody_scales_any_more_keeps_its_counter_and_loses_its_gaug
 
 
 def test_the_series_of_a_deleted_pool_go_with_it() -> None:
-    metrics = OperatorMetrics("1")
+    metrics = OperatorMetrics("1", Store())
     metrics.decided(KEY, 0.5, 2)
     metrics.scaled(KEY, "up")
     metrics.keep_pools([PoolKey("demo", "other")])
@@ -50,7 +51,7 @@ def test_the_series_of_a_deleted_pool_go_with_it() -> None:
 
 
 def test_a_gauge_asks_its_source_when_it_is_scraped() -> None:
-    metrics, depth = OperatorMetrics("1"), [1.0]
+    metrics, depth = OperatorMetrics("1", Store()), [1.0]
     metrics.gauge("kvik_operator_queue_depth", "help", lambda: depth[0])
     depth[0] = 7.0
     assert "kvik_operator_queue_depth 7.0" in samples(metrics)
