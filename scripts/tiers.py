@@ -25,6 +25,7 @@ TIERS: dict[str, list[str]] = {
 }
 # What a tier stands on, made before its tests, whose time limits are for tests: on a new machine it takes minutes.
 PREPARATION: dict[str, list[str]] = {
+    "integration": ["tests.support.prometheus"],
     "faults": ["tests.cluster", "programs"],
     "e2e": ["scripts.demo", "prepare"],
 }
