@@ -12,7 +12,7 @@ from tests.support.live_engine import LiveEngine, started
 
 @pytest.fixture(scope="session")
 def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
-    with started(LiveEngine(tmp_path_factory.mktemp("engine"), demo_model())) as engine:
+    with started(LiveEngine(tmp_path_factory.mktemp("engine"), demo_model(), {"slo-ttft": "30s"})) as engine:
         yield engine
 
 
