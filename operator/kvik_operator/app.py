@@ -5,12 +5,14 @@
     reconcile     workers on the queue (leader only), the relist, the Events
     scale         scrape -> decide -> /scale (writes by the leader only)
     probes        /live, /ready, /metrics
+    metrics-api   the custom and external metrics APIs, where they are asked for
 
 SIGTERM ends kopf, closes the fence, clears the Lease and exits 0. A lost Lease or a crashed loop ends the process.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -33,8 +35,10 @@ from kvik_operator.kube.leases import LeaseClient
 from kvik_operator.kube.limiter import TokenBucket
 from kvik_operator.kube.metadata import list_versions
 from kvik_operator.kube.recorder import Recorder
+from kvik_operator.kube.registration import RegistrationClient
 from kvik_operator.kube.store import Store
 from kvik_operator.kube.transport import Transport, connect
+from kvik_operator.metrics_api.service import MetricsApiOptions, MetricsApiService
 from kvik_operator.names import API_VERSION, CRD_NAME, PLURAL, PoolKey
 from kvik_operator.reconcile.reconcile import Reconciler
 from kvik_operator.telemetry import probes
@@ -93,15 +97,18 @@ class Operator:
             patience=config.deaf_after,
             watches_expected=self._heartbeat.watches_expected,
         )
-        self._threads = [
-            LoopThread(name, main, lambda: _exit(EXIT_CRASHED))
-            for name, main in (
-                ("probes", self._probes),
-                ("lease", self._lease),
-                ("reconcile", self._reconcile),
-                ("scale", self._scale),
-            )
-        ]
+        loops = {
+            "probes": self._probes,
+            "lease": self._lease,
+            "reconcile": self._reconcile,
+            "scale": self._scale,
+        }
+        self._unready = [self._heartbeat.not_ready]
+        if config.metrics_api is not None:
+            metrics_api = self._metrics_api(config.metrics_api)
+            loops["metrics-api"] = functools.partial(self._serve_metrics_api, metrics_api, config.metrics_api)
+            self._unready.append(metrics_api.not_ready)
+        self._threads = [LoopThread(name, main, lambda: _exit(EXIT_CRASHED)) for name, main in loops.items()]
         self._export_gauges()
 
     def run(self) -> int:
@@ -238,9 +245,25 @@ class Operator:
             config.probe_host,
             config.probe_port,
             live=self._heartbeat.problems,
-            ready=self._heartbeat.not_ready,
+            ready=lambda: tuple(problem for part in self._unready for problem in part()),
             metrics=self._metrics.page,
         )
+
+    def _metrics_api(self, options: MetricsApiOptions) -> MetricsApiService:
+        return MetricsApiService(
+            options,
+            store=self._store,
+            board=self._board,
+            meter=self._metrics,
+            may_write=self._elector.may_write,
+            clock=time.monotonic,
+            utcnow=_utcnow,
+        )
+
+    async def _serve_metrics_api(self, service: MetricsApiService, options: MetricsApiOptions) -> None:
+        async with _transport(self._config) as transport, self._beating("metrics-api"):
+            cluster = self._cluster(transport)
+            await service.run(RegistrationClient(transport, cluster, options.namespace, options.secret))
 
     def _cluster(self, transport: Transport) -> ClusterClient:
         return ClusterClient(

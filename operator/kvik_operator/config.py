@@ -15,10 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
+from kvik_operator.metrics_api.documents import CUSTOM, EXTERNAL
+from kvik_operator.metrics_api.service import MetricsApiOptions
 from kvik_operator.reconcile.types import EngineImages, NetworkPolicyOptions, ReconcileOptions
 from kvik_operator.watch.leader import LeaseTimes
 
 _ENV_PREFIX: Final = "KVIK_OPERATOR_"
+_METRICS_APIS: Final[Mapping[str, tuple[str, ...]]] = {
+    "off": (),
+    "custom": (CUSTOM,),
+    "custom-and-external": (CUSTOM, EXTERNAL),
+}
 _Number = TypeVar("_Number", int, float)
 
 
@@ -45,6 +52,8 @@ class OperatorConfig:
     """How long nothing may be watched while the API server answers."""
     watch_inactivity: float
     request_timeout: float
+    metrics_api: MetricsApiOptions | None
+    """None: it is not served."""
     log_level: str
 
 
@@ -75,6 +84,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
         feed_down_after=_positive(options.feed_down_after, "--feed-down-after"),
         watch_inactivity=_positive(options.watch_inactivity, "--watch-inactivity"),
         request_timeout=_positive(options.request_timeout, "--request-timeout"),
+        metrics_api=_metrics_api(options),
         log_level=options.log_level,
     )
 
@@ -116,6 +126,11 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("feed-down-after", 120.0, "seconds without watches, though the API server answers, before liveness fails")
     flag("watch-inactivity", 70.0, "seconds without event or bookmark after which a watch is opened anew")
     flag("request-timeout", 10.0, "seconds that a request to the API server may take")
+    flag("metrics-api", "off", "metrics APIs that are served for HorizontalPodAutoscalers", tuple(_METRICS_APIS))
+    flag("metrics-api-host", "0.0.0.0", "address of the metrics APIs")
+    flag("metrics-api-port", 8443, "port of the metrics APIs")
+    flag("metrics-api-service", "kvik-operator", "Service of that port, in the namespace of the Lease")
+    flag("metrics-api-secret", "kvik-operator-metrics-api", "Secret there for its serving certificate")
     flag("log-level", "info", "least level that is logged", ("debug", "info", "warning", "error"))
     return parser
 
@@ -136,6 +151,20 @@ def _positive(value: _Number, name: str) -> _Number:
     if not 0 < value < math.inf:  # nan is neither
         raise ConfigError(f"{name} must be above 0, and finite")
     return value
+
+
+def _metrics_api(options: argparse.Namespace) -> MetricsApiOptions | None:
+    groups = _METRICS_APIS[options.metrics_api]
+    if not groups:
+        return None
+    return MetricsApiOptions(
+        groups=groups,
+        host=options.metrics_api_host,
+        port=_positive(options.metrics_api_port, "--metrics-api-port"),
+        service=options.metrics_api_service,
+        secret=options.metrics_api_secret,
+        namespace=options.lease_namespace,
+    )
 
 
 def _namespaces(flags: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

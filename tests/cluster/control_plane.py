@@ -113,8 +113,10 @@ class ControlPlane:
             f"--kubelet-client-certificate={self.pki / 'admin.crt'}",
             f"--kubelet-client-key={self.pki / 'admin.key'}",
         ]
+        # Without kubelets, what an APIService leads to is a process beside us, by the name of a Service.
+        routing = "false" if self.node is None else "true"
         aggregation = [
-            "--enable-aggregator-routing=true",
+            f"--enable-aggregator-routing={routing}",
             f"--requestheader-client-ca-file={self.pki / 'ca.crt'}",
             "--requestheader-allowed-names=front-proxy",
             "--requestheader-username-headers=X-Remote-User",

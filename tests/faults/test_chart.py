@@ -105,6 +105,37 @@ def test_network_policies_can_be_switched_off() -> None:
     assert operator_config(documents).reconcile.network_policy.enabled is False
 
 
+def test_the_metrics_api_is_served_under_the_names_that_its_objects_have() -> None:
+    documents = render("--set=metricsAPI.enabled=true,metricsAPI.external=true,operator.replicas=2")
+    served = operator_config(documents).metrics_api
+    assert served is not None
+    api_services = {item["metadata"]["name"]: item["spec"] for item in of_kind(documents, "APIService")}
+    assert api_services.keys() == set(served.backend.api_services)
+    assert all(served.backend.owns({"spec": spec}) for spec in api_services.values())
+    (service,) = of_kind(documents, "Service")
+    assert (443, served.port) in {(port["port"], port["targetPort"]) for port in service["spec"]["ports"]}
+    (policy,) = of_kind(documents, "NetworkPolicy")
+    assert served.port in {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert [item["metadata"]["name"] for item in of_kind(documents, "Secret")] == [served.secret]
+    rules = {rule["resources"][0]: rule for role in of_kind(documents, "ClusterRole") for rule in role["rules"]}
+    assert set(rules["apiservices"]["resourceNames"]) == api_services.keys()
+    (budget,) = of_kind(documents, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_the_metrics_api_is_off_and_needs_two_replicas() -> None:
+    documents = render()
+    assert of_kind(documents, "APIService") == of_kind(documents, "Secret") == []
+    assert operator_config(documents).metrics_api is None
+    for values, words in (
+        ("metricsAPI.enabled=true", "needs operator.replicas of 2 or more"),
+        ("metricsAPI.external=true", "metricsAPI.external needs metricsAPI.enabled"),
+    ):
+        refused = helm_template(f"--set={values}")
+        assert refused.returncode != 0
+        assert words in refused.stderr
+
+
 def test_a_list_of_namespaces_needs_no_cluster_wide_right() -> None:
     documents = render("--set=watch.namespaces={a,b}")
     assert of_kind(documents, "ClusterRole") == of_kind(documents, "ClusterRoleBinding") == []

@@ -34,6 +34,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   | toJson -}}
 {{- end -}}
 
+{{/* The APIServices that lead to the operator, as JSON. */}}
+{{- define "kvik.apiServices" -}}
+{{- $names := list "v1beta1.custom.metrics.k8s.io" "v1beta2.custom.metrics.k8s.io" -}}
+{{- if .Values.metricsAPI.external }}{{ $names = append $names "v1beta1.external.metrics.k8s.io" }}{{ end -}}
+{{ $names | toJson }}
+{{- end -}}
+
 {{/* What the operator may do where pools live: exactly the verbs it uses. */}}
 {{- define "kvik.poolRules" -}}
 - apiGroups: [kvik.dev]

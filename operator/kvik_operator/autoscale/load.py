@@ -48,7 +48,7 @@ def pool_load(pods: Sequence[PodSample], policy: ScalePolicy, now: float) -> Poo
     by_term: dict[Term, float] = {}
     for pod in pods:
         latest, earlier = _last_two(pod, policy)
-        if not _speaks(pod, now):
+        if not speaks(pod, now):
             if pod.expected:
                 silent += 1
                 down += policy.target
@@ -61,7 +61,7 @@ def pool_load(pods: Sequence[PodSample], policy: ScalePolicy, now: float) -> Poo
     return PoolLoad(up, down, fresh, silent, winner)
 
 
-def _speaks(pod: PodSample, now: float) -> bool:
+def speaks(pod: PodSample, now: float) -> bool:
     """Whether its last reading is fresh and says something about its load, were it none."""
     reading = pod.readings[0] if pod.readings else None
     if reading is None or now - reading.at > FRESH_SECONDS:

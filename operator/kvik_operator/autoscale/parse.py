@@ -44,6 +44,7 @@ def parse_load(body: bytes, at: float) -> LoadReading:
         waiting_prompt_tokens=_count(answer, "waiting_prompt_tokens"),
         prefill_tokens_per_second=_rate(answer, "prefill_tokens_per_second"),
         warm_since=warm_since if isinstance(warm_since, str) else None,
+        ttft_p90_seconds=_shown(answer, "ttft_p90_seconds"),
     )
 
 
@@ -107,6 +108,14 @@ def _number(answer: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_FIGURE:
         raise UnreadableAnswerError(f"{name}: {str(value)[:40]}")
     return float(value)
+
+
+def _shown(answer: Mapping[str, Any], name: str) -> float | None:
+    """A figure that decides nothing: where it is none, it is missing, and the others hold."""
+    try:
+        return _number(answer, name)
+    except UnreadableAnswerError:
+        return None
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str | None:

@@ -41,6 +41,8 @@ class LoadReading:
     waiting_prompt_tokens: int
     prefill_tokens_per_second: float | None
     warm_since: str | None
+    ttft_p90_seconds: float | None = None
+    """Of the last 60 s, as measured. It lags, so it is shown and served, and never decides."""
 
     @property
     def warm(self) -> bool:

@@ -90,7 +90,7 @@ class ClusterClient:
 
     async def _apply(self, manifest: Object, plural: str) -> Object:
         metadata = manifest["metadata"]
-        return await self._write(
+        return await self.write(
             f"apply {manifest['kind']} {metadata['namespace']}/{metadata['name']}",
             "PATCH",
             path(manifest["apiVersion"], plural, metadata["namespace"], metadata["name"]),
@@ -107,7 +107,7 @@ class ClusterClient:
             "propagationPolicy": "Background",
         }
         try:
-            await self._write(f"delete {kind} {namespace}/{name}", "DELETE", where, body=body)
+            await self.write(f"delete {kind} {namespace}/{name}", "DELETE", where, body=body)
         except NotFound:
             log.debug("already gone", extra={"kind": kind, "child": name})
 
@@ -115,7 +115,7 @@ class ClusterClient:
         body: dict[str, Any] = {"status": status}
         if resource_version is not None:
             body["metadata"] = {"resourceVersion": resource_version}
-        pool = await self._write(
+        pool = await self.write(
             f"patch status of InferencePool {key}",
             "PATCH",
             pool_path(key, "status"),
@@ -128,7 +128,7 @@ class ClusterClient:
 
     async def annotate_pod(self, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
         try:
-            await self._write(
+            await self.write(
                 f"annotate Pod {namespace}/{name}",
                 "PATCH",
                 path("v1", "pods", namespace, name),
@@ -146,7 +146,7 @@ class ClusterClient:
         """
         metadata = pool["metadata"]
         key = PoolKey(metadata["namespace"], metadata["name"])
-        await self._write(
+        await self.write(
             f"scale InferencePool {key}",
             "PATCH",
             pool_path(key, "scale"),
@@ -189,9 +189,10 @@ class ClusterClient:
     def emit(self, event: PlannedEvent) -> None:
         self._emitter.emit(event)
 
-    async def _write(
+    async def write(
         self, what: str, method: str, url: str, *, query: Query = (), body: Object, content_type: str = JSON
     ) -> Object:
+        """`what` names the call in errors, and with its first word in the metrics. Raises ClusterError."""
         await asyncio.sleep(self._bucket.reserve())
         seconds = self._fence.seconds_left()
         if seconds <= 0:

@@ -66,6 +66,12 @@ class OperatorMetrics:
             ["namespace", "pool", "direction"],
             registry=self.registry,
         )
+        self._api_services = Gauge(
+            "kvik_operator_metrics_api_registered",
+            "By APIService: 1 where it leads to this operator, 0 where there is none or it is somebody else's.",
+            ["api_service"],
+            registry=self.registry,
+        )
         self._pools: set[PoolKey] = set()
 
     def gauge(self, name: str, help_text: str, source: Callable[[], float]) -> None:
@@ -83,6 +89,9 @@ class OperatorMetrics:
 
     def watches_restarted(self) -> None:
         self._feeds.inc()
+
+    def api_registered(self, api_service: str, ours: bool) -> None:
+        self._api_services.labels(api_service).set(ours)
 
     def decided(self, key: PoolKey, load: float, desired: int | None) -> None:
         self._pools.add(key)

@@ -32,6 +32,25 @@ def test_namespaces_are_a_repeated_flag_or_a_list_in_the_environment() -> None:
     assert config(KVIK_OPERATOR_WATCH_NAMESPACE="a,b").namespaces == ("a", "b")
 
 
+def test_the_metrics_apis_are_off_unless_asked_for() -> None:
+    assert config().metrics_api is None
+    served = config("--metrics-api=custom-and-external", "--metrics-api-port=9443", "--lease-namespace=ns").metrics_api
+    assert served is not None
+    assert (served.groups, served.port, served.namespace) == (
+        ("custom.metrics.k8s.io", "external.metrics.k8s.io"),
+        9443,
+        "ns",
+    )
+    assert (served.service, served.secret) == ("kvik-operator", "kvik-operator-metrics-api")
+    assert served.backend.api_services == (
+        "v1beta2.custom.metrics.k8s.io",
+        "v1beta1.custom.metrics.k8s.io",
+        "v1beta1.external.metrics.k8s.io",
+    )
+    with pytest.raises(ConfigError, match="KVIK_OPERATOR_METRICS_API: 'all' is none of off, custom"):
+        config(KVIK_OPERATOR_METRICS_API="all")
+
+
 def test_the_network_policy_is_handed_through_from_the_chart() -> None:
     peer = '{"podSelector": {}}'
     got = config(f'--network-policy={{"apiFrom": [{peer}], "operatorPeer": {peer}}}').reconcile.network_policy

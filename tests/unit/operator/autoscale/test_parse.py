@@ -53,8 +53,11 @@ def test_a_reading_has_all_figures_and_the_time_it_was_taken() -> None:
     assert reading.warm
 
 
-def test_a_figure_that_nobody_reads_cannot_spoil_the_others() -> None:
-    assert parse_load(body(LOAD | {"step": None, "ttft_p90_seconds": "soon"}), 0.0).waiting == 2
+def test_a_figure_that_decides_nothing_cannot_spoil_the_others() -> None:
+    for nonsense in ("soon", -1, float("nan"), 10**400):
+        reading = parse_load(body(LOAD | {"step": None, "ttft_p90_seconds": nonsense}), 0.0)
+        assert (reading.waiting, reading.ttft_p90_seconds) == (2, None)
+    assert parse_load(body(LOAD | {"ttft_p90_seconds": 0.41}), 0.0).ttft_p90_seconds == 0.41
 
 
 def test_keys_of_a_newer_engine_are_ignored() -> None:

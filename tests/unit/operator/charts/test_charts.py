@@ -10,6 +10,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[4]
 CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"
 CHARTS = ROOT / "charts"
+METRICS_API = "metrics-api.yaml"
 
 
 def test_the_charts_copy_of_the_api_is_the_api() -> None:
@@ -79,7 +80,15 @@ def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
     }
 
 
+def test_the_metrics_api_adds_its_own_secret_its_api_services_and_questions_about_callers() -> None:
+    text = (CHARTS / "kvik" / "templates" / METRICS_API).read_text()
+    assert re.findall(r"resources: \[(.*?)\]", text) == ["secrets", "subjectaccessreviews", "apiservices"]
+    assert re.findall(r"verbs: \[(.*?)\]", text) == ["get, update", "create", "get, patch"]
+    assert text.count("resourceNames:") == 2
+
+
 def test_the_operators_own_roles_reach_nothing_but_its_lease() -> None:
-    text = "".join(path.read_text() for path in sorted((CHARTS / "kvik" / "templates").glob("*.yaml")))
+    templates = sorted((CHARTS / "kvik" / "templates").glob("*.yaml"))
+    text = "".join(path.read_text() for path in templates if path.name != METRICS_API)
     assert re.findall(r"resources: \[(.*?)\]", text) == ["leases", "leases"]
     assert re.findall(r"verbs: \[(.*?)\]", text) == ["get, update", "create"]
