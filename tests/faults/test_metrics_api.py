@@ -8,9 +8,11 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kvik_operator.metrics_api.certificates import LIFE, Held, make_pair
 from tests.cluster.free_ports import free_ports
@@ -21,6 +23,7 @@ from tests.support.service_stand_in import ServiceStandIn
 
 pytestmark = pytest.mark.timeout(600)
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hpa.yaml"
 CUSTOM = "/apis/custom.metrics.k8s.io"
 EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1"
 API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
@@ -97,6 +100,7 @@ def served(operated: Rig) -> Iterator[Served]:
         helm(rig.plane, "upgrade", RELEASE, "charts/kvik", f"--set={VALUES.format('false', 1)}")
 
 
+@pytest.mark.long
 def test_metrics_of_pools_and_pods_are_listed_and_read_from_each_replica(served: Served) -> None:
     rig = served.rig
     served.start()
@@ -130,6 +134,7 @@ def test_metrics_of_pools_and_pods_are_listed_and_read_from_each_replica(served:
     eventually("the other to answer", lambda: served.value(f"{pool}/kvik_requests_waiting") == "3", 20, served.explain)
 
 
+@pytest.mark.long
 def test_who_is_not_the_front_proxy_or_may_not_read_is_refused(served: Served) -> None:
     rig = served.rig
     served.start()
@@ -168,6 +173,7 @@ def status_of(rig: Rig, port: int, path: str, client: str | None, headers: Mappi
         return refused.code
 
 
+@pytest.mark.long
 def test_somebody_elses_api_service_is_left_alone_and_told_of(served: Served) -> None:
     rig, name = served.rig, API_SERVICES[0]
     elsewhere = {"spec": {"service": {"name": "adapter", "namespace": "monitoring"}, "caBundle": None}}
@@ -219,34 +225,16 @@ def presented(port: int) -> str:
 def test_a_hand_written_autoscaler_scales_a_pool_up_and_down(served: Served) -> None:
     rig = served.rig
     served.start()
-    rig.create()
-    rig.wait_ready()
-    rig.kubectl("apply", "--filename=-", stdin=json.dumps(hand_written_hpa()))
+    _, hpa = yaml.safe_load_all(EXAMPLE.read_text())
+    name = hpa["spec"]["scaleTargetRef"]["name"]
+    rig.create(name)
+    rig.wait_ready(name)
+    hpa["spec"]["behavior"] = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+    rig.kubectl("apply", "--filename=-", stdin=json.dumps(hpa))
     rig.kubelet.set_load(waiting=6)
-    eventually("three replicas", lambda: (rig.pool() or {})["spec"]["replicas"] == 3, 60, lambda: hpa_status(rig))
+    eventually("three replicas", lambda: (rig.pool(name) or {})["spec"]["replicas"] == 3, 60, lambda: hpa_status(rig))
     rig.kubelet.set_load(waiting=0)
-    eventually("one replica", lambda: (rig.pool() or {})["spec"]["replicas"] == 1, 60, lambda: hpa_status(rig))
-
-
-def hand_written_hpa() -> dict[str, Any]:
-    pool = {"apiVersion": "kvik.dev/v1alpha1", "kind": "InferencePool", "name": "chat"}
-    waiting = {
-        "describedObject": pool,
-        "metric": {"name": "kvik_requests_waiting"},
-        "target": {"type": "AverageValue", "averageValue": "2"},
-    }
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "by-hand"},
-        "spec": {
-            "scaleTargetRef": pool,
-            "minReplicas": 1,
-            "maxReplicas": 3,
-            "metrics": [{"type": "Object", "object": waiting}],
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-        },
-    }
+    eventually("one replica", lambda: (rig.pool(name) or {})["spec"]["replicas"] == 1, 60, lambda: hpa_status(rig))
 
 
 def hpa_status(rig: Rig) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from kvik_operator.metrics_api.callers import Caller
 
 ALWAYS_ALLOWED: Final = "system:masters"
-"""The API server allows this group everything, and looks after its own aggregated APIs as a member of it."""
+"""The API server allows this group everything."""
 REMEMBERED_SECONDS: Final = 10.0
 REMEMBERED: Final = 1024
 
@@ -24,11 +24,11 @@ class Access:
         self._clock = clock
         self._known: OrderedDict[tuple[object, ...], tuple[float, bool]] = OrderedDict()
 
-    async def allows(self, caller: Caller, kind: str, attributes: Attributes) -> bool:
-        """`kind`: `resourceAttributes` or `nonResourceAttributes`. Raises ClusterError if nobody says."""
+    async def allows(self, caller: Caller, attributes: Attributes) -> bool:
+        """`attributes`: resourceAttributes of a SubjectAccessReview. Raises ClusterError if nobody says."""
         if ALWAYS_ALLOWED in caller.groups:
             return True
-        question = (caller, kind, tuple(sorted(attributes.items())))
+        question = (caller, tuple(sorted(attributes.items())))
         asked_at, answer = self._known.get(question, (None, False))
         if asked_at is not None and self._clock() - asked_at < REMEMBERED_SECONDS:
             return answer
@@ -37,7 +37,7 @@ class Access:
                 "user": caller.user,
                 "groups": list(caller.groups),
                 "extra": {key: list(values) for key, values in caller.extra},
-                kind: dict(attributes),
+                "resourceAttributes": dict(attributes),
             }
         )
         self._known[question] = (self._clock(), answer)

@@ -39,16 +39,11 @@ class Sample:
     at: datetime
 
 
-def group_list(groups: Iterable[str]) -> Json:
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in groups]}
-
-
-def group(name: str) -> Json:
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
-
-
 def resources(group_name: str, version: str) -> Json:
-    """The discovery of one version: every metric, as what it is about and its name."""
+    """The discovery of one version: every metric, as what it is about and its name.
+
+    The only discovery that is served: where `/apis` is not found, API servers ask version by version.
+    """
     kind = "MetricValueList" if group_name == CUSTOM else "ExternalMetricValueList"
     if group_name == CUSTOM:
         names = [f"{POOLS}/{name}" for name in METRICS]
@@ -95,11 +90,6 @@ def failure(code: int, reason: str, message: str) -> Json:
         "reason": reason,
         "code": code,
     }
-
-
-def _group(name: str) -> Json:
-    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in VERSIONS[name]]
-    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
 def _custom_value(version: str, sample: Sample) -> Json:

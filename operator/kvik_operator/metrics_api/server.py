@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 ANY: Final = "*"
 Answer = Callable[[web.Request], Awaitable[Json]]
+Check = Callable[[web.Request], Awaitable[None]]
+"""Raises Refusal for who may not have the answer."""
 
 
 class Refusal(Exception):
@@ -48,26 +50,24 @@ class MetricsApi:
     def application(self) -> web.Application:
         app = web.Application()
 
-        def get(path: str, answer: Answer) -> None:
-            app.router.add_get(path, self._guarded(answer))
+        def get(path: str, answer: Answer, check: Check) -> None:
+            app.router.add_get(path, self._guarded(answer, check))
 
-        get("/apis", self._group_list)
         for group in self._groups:
-            get(f"/apis/{group}", self._group)
             for version in VERSIONS[group]:
-                get(f"/apis/{group}/{version}", self._resources)
+                get(f"/apis/{group}/{version}", self._resources, self._any_caller)
                 prefix = f"/apis/{group}/{version}/namespaces/{{namespace}}"
                 if group == CUSTOM:
-                    get(f"{prefix}/{{resource}}/{{name}}/{{metric}}", self._custom)
+                    get(f"{prefix}/{{resource}}/{{name}}/{{metric}}", self._custom, self._reader)
                 else:
-                    get(f"{prefix}/{{metric}}", self._external)
-        app.router.add_route("*", "/{rest:.*}", self._guarded(self._unknown))
+                    get(f"{prefix}/{{metric}}", self._external, self._reader)
+        app.router.add_route("*", "/{rest:.*}", self._guarded(self._unknown, self._any_caller))
         return app
 
-    def _guarded(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _guarded(self, answer: Answer, check: Check) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                await self._check(request)
+                await check(request)
                 return web.json_response(await answer(request))
             except Refusal as refusal:
                 return _status(refusal.code, refusal.reason, str(refusal))
@@ -77,11 +77,14 @@ class MetricsApi:
 
         return handle
 
-    async def _check(self, request: web.Request) -> None:
-        """Raises Refusal for who may not, ClusterError if nobody says."""
+    async def _any_caller(self, request: web.Request) -> None:
+        """Discovery tells the names of metrics only, and API servers ask for it as a user that RBAC grants nothing."""
+        self._caller(request)
+
+    async def _reader(self, request: web.Request) -> None:
+        """Raises Refusal for who may not read, ClusterError if nobody says."""
         caller = self._caller(request)
-        kind, attributes = _attributes(request)
-        if not await self._access.allows(caller, kind, attributes):
+        if not await self._access.allows(caller, _attributes(request)):
             raise Refusal(403, "Forbidden", f"{caller.user} may not get {request.path}")
 
     def _caller(self, request: web.Request) -> Caller:
@@ -96,12 +99,6 @@ class MetricsApi:
             raise Refusal(stranger.code, reason, str(stranger)) from stranger
 
     # --- discovery ---
-
-    async def _group_list(self, _: web.Request) -> Json:
-        return documents.group_list(self._groups)
-
-    async def _group(self, request: web.Request) -> Json:
-        return documents.group(request.path.split("/")[2])
 
     async def _resources(self, request: web.Request) -> Json:
         _, _, group, version = request.path.split("/")
@@ -137,16 +134,13 @@ class MetricsApi:
         return documents.external_values(version, samples)
 
 
-def _attributes(request: web.Request) -> tuple[str, Mapping[str, str]]:
+def _attributes(request: web.Request) -> Mapping[str, str]:
     """The request as the API server's own authorization sees it."""
     at, parts = request.match_info, request.path.split("/")
-    if "namespace" not in at:
-        return "nonResourceAttributes", {"path": request.path, "verb": request.method.lower()}
     attributes = {"group": parts[2], "version": parts[3], "namespace": at["namespace"]}
     if parts[2] == EXTERNAL:
-        return "resourceAttributes", attributes | {"resource": at["metric"], "verb": "list"}
-    about = {"resource": at["resource"], "name": at["name"], "subresource": at["metric"], "verb": "get"}
-    return "resourceAttributes", attributes | about
+        return attributes | {"resource": at["metric"], "verb": "list"}
+    return attributes | {"resource": at["resource"], "name": at["name"], "subresource": at["metric"], "verb": "get"}
 
 
 def _metric(name: str) -> Metric:

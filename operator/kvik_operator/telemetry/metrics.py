@@ -33,7 +33,7 @@ class OperatorMetrics:
         )
         self._writes = Counter(
             "kvik_operator_api_writes_total",
-            "Writes to the API server by call (apply, delete, patch, annotate, scale) and outcome (ok, error).",
+            "Writes to the API server by call (apply, delete, patch, annotate, scale or replace) and outcome.",
             ["call", "outcome"],
             registry=self.registry,
         )
