@@ -225,7 +225,7 @@ def presented(port: int) -> str:
 def test_a_hand_written_autoscaler_scales_a_pool_up_and_down(served: Served) -> None:
     rig = served.rig
     served.start()
-    _, hpa = yaml.safe_load_all(EXAMPLE.read_text())
+    hpa = yaml.safe_load(EXAMPLE.read_text())
     name = hpa["spec"]["scaleTargetRef"]["name"]
     rig.create(name)
     rig.wait_ready(name)
