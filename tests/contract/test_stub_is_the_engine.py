@@ -7,8 +7,6 @@ import http.client
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +25,7 @@ from kvik_operator.reconcile.effective_status import effective_status
 from tests.support.demo_model import demo_model
 from tests.support.live_engine import MODEL, LiveEngine, started
 from tests.support.pools import SOURCE, spec_of
+from tests.support.stub_process import StubProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -34,19 +33,6 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
 ONE_AT_A_TIME = {"max-requests": "1", "max-queued-requests": "1", "drain-timeout": "60s"}
-
-
-class StubProcess(LiveEngine):
-    """The stub, started and asked as the real engine is."""
-
-    def start(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        settings = {"host": "127.0.0.1", "port": str(self.port), "metrics-port": str(self.metrics_port)}
-        flags = [f"--{name}={value}" for name, value in (settings | {"model-name": MODEL} | self.options).items()]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.stub_engine", "serve", "/models/x", *flags], cwd=ROOT, stderr=log
-            )
 
 
 def make(kind: str, folder: Path, options: dict[str, str] = ONE_AT_A_TIME) -> LiveEngine:

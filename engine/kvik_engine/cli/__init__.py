@@ -19,7 +19,9 @@ from kvik_engine import __version__
 from kvik_engine.errors import StartError
 from kvik_engine.exits import EXIT_NO_READER, EXIT_START_ERROR, report_start_error
 
-_COMMANDS = {name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simulate", "model", "drain", "version")}
+_COMMANDS = {
+    name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simulate", "bench", "model", "drain", "version")
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

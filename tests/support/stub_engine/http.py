@@ -113,7 +113,8 @@ async def _chat(engine: StubEngine, request: web.Request) -> web.StreamResponse:
         "model": body.get("model") or engine.options.model_name,
     }
     if body.get("stream"):
-        return await _stream(request, head, first, tokens)
+        wanted = (body.get("stream_options") or {}).get("include_usage")
+        return await _stream(request, head, first, tokens, usage if wanted else None)
     text = (first or "") + "".join([token async for token in tokens])
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "length"}
@@ -121,7 +122,11 @@ async def _chat(engine: StubEngine, request: web.Request) -> web.StreamResponse:
 
 
 async def _stream(
-    request: web.Request, head: dict[str, Any], first: str | None, tokens: AsyncIterator[str]
+    request: web.Request,
+    head: dict[str, Any],
+    first: str | None,
+    tokens: AsyncIterator[str],
+    usage: dict[str, int] | None,
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
@@ -135,6 +140,9 @@ async def _stream(
     async for token in tokens:
         await send({"content": token})
     await send({}, "length")
+    if usage is not None:
+        told = head | {"object": "chat.completion.chunk", "choices": [], "usage": usage}
+        await response.write(f"data: {json.dumps(told)}\n\n".encode())
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
     return response
