@@ -58,7 +58,7 @@ class Endpoint:
         self.model = ""
         self.ignore_eos = False
         self._counts = True
-        """False once the server said that it has no endpoint for counting."""
+        """False once the server could not count a chat: half of the prompts exact would be no better than none."""
         self.tokens_from_usage = True
         """False once an answer came without usage, so that its events were counted instead."""
 
@@ -84,14 +84,14 @@ class Endpoint:
         if not self._counts:
             return None
         body = {"model": self.model, "messages": list(messages), "add_generation_prompt": True}
+        count = None
         try:
             async with self._http.post(f"{self._base}/tokenize", json=body) as response:
-                if response.status != 200:
-                    self._counts = False
-                    return None
-                count = json.loads(await response.read())["count"]
+                if response.status == 200:
+                    count = json.loads(await response.read())["count"]
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError):
-            return None
+            pass  # somebody else's /tokenize, or none
+        self._counts = isinstance(count, int)
         return count if isinstance(count, int) else None
 
     async def chat(self, messages: Sequence[Message], output_tokens: int) -> Result:

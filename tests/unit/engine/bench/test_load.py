@@ -183,6 +183,16 @@ async def test_lengths_are_counted_by_the_server_and_not_asked_for_again_where_i
     assert asked[0]["messages"] == HELLO
 
 
+async def test_a_tokenizer_of_another_kind_is_none() -> None:
+    """llama.cpp's `/tokenize` takes content, and answers with tokens alone."""
+
+    async def tokenize(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"tokens": []})
+
+    async with serving(refused, tokenize=tokenize) as endpoint:
+        assert await endpoint.count(HELLO) is None
+
+
 def test_a_url_may_end_in_v1_and_anything_else_that_is_none_is_refused() -> None:
     for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/", "h:1"):
         assert base_of(url) == "http://h:1"
