@@ -69,6 +69,7 @@ class NoAttention:
 
     name = "none"
     attends_latents = False
+    quantised: tuple[str, ...] = ()
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> LayerAttention:
         return self
@@ -123,6 +124,8 @@ class IdleCore:
             context_length=CONTEXT,
             parameters=1,
             dtype="fp32",
+            kv_key_dtype="fp32",
+            kv_value_dtype="fp32",
             device="cpu",
             attention="none",
             groups=(KVGroup(GroupKind.FULL, (0,), BLOCK, block_bytes),),

@@ -30,6 +30,7 @@ class ContiguousBackend:
 
     name = "contiguous"
     attends_latents = False
+    quantised: tuple[str, ...] = ()
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> "_ContiguousStep":
         rows, first = [], 0

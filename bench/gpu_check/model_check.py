@@ -47,7 +47,7 @@ def compare_backends(device: str, *, layers: int) -> dict[str, Any]:
     """
     config = demo_shape(layers)
     want = greedy(config, ReferenceBackend(), device)
-    got = greedy(config, TritonBackend(), device)
+    got = greedy(config, TritonBackend(fp8=False), device)
     margin = min(choice.margin for row in want for choice in row)
     assert margin >= MIN_MARGIN, f"the two best tokens are {margin} apart somewhere: choose another seed"
     for row, (got_row, want_row) in enumerate(zip(got, want, strict=True)):

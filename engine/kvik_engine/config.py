@@ -57,6 +57,9 @@ class EngineConfig:
     max_context_tokens: int | None = None
     block_tokens: int = 16
     kv_cache_size: int | None = None
+    kv_key_dtype: str = "auto"
+    """auto (as `dtype`), int8, fp8."""
+    kv_value_dtype: str = "auto"
     memory_fraction: float = 0.9
     swap_space: int = 0
     """Memory of the host for the KV of preempted requests and for evicted prefixes."""

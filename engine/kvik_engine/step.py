@@ -218,6 +218,9 @@ class ModelFacts:
     context_length: int
     parameters: int
     dtype: str
+    kv_key_dtype: str
+    """How cached keys are kept: `dtype`, or what they are quantised to."""
+    kv_value_dtype: str
     device: str
     attention: str
     """Name of the attention backend."""

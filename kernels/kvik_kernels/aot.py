@@ -47,6 +47,16 @@ KERNELS = (
 WINDOW = 1024
 """Tokens of the window kernels' variants."""
 ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
+KEPT = {"int8": ("*i8", 127), "fp8": ("*fp8e4nv", 448)}
+"""What a quantised cache holds: the type of its elements, and what the largest of a vector becomes."""
+SCALES = (
+    "k_scale_ptr",
+    "v_scale_ptr",
+    "k_scale_block_stride",
+    "k_scale_head_stride",
+    "v_scale_block_stride",
+    "v_scale_head_stride",
+)
 BLOCK_TOKENS = 16
 
 
@@ -60,6 +70,8 @@ class Variant:
     head_dim: int
     group: int
     kv_heads: int
+    kept: str = "plain"
+    """What keys and values are kept as: int8, fp8, or as they are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +117,30 @@ class Source:
 
 
 def variants(
-    targets: Sequence[str], elements: Sequence[str], head_dims: Sequence[int], groups: Sequence[int] = (3, 4)
+    targets: Sequence[str],
+    elements: Sequence[str],
+    head_dims: Sequence[int],
+    groups: Sequence[int] = (3, 4),
+    kept: str = "plain",
 ) -> Iterator[Variant]:
-    """The cross product over all kernels. Group 3 is the demo model's, 4 that of many 8B models."""
-    for kernel, target, element, head_dim, group in itertools.product(KERNELS, targets, elements, head_dims, groups):
-        yield Variant(kernel, target, element, head_dim, group, kv_heads=3 if group == 3 else 8)
+    """The cross product over all kernels that see the cache, or all of them. Group 3 is the demo model's, 4 that of
+    many 8B models."""
+    kernels = [kernel for kernel in KERNELS if kept == "plain" or kernel != "reduce"]
+    for kernel, target, element, head_dim, group in itertools.product(kernels, targets, elements, head_dims, groups):
+        yield Variant(kernel, target, element, head_dim, group, kv_heads=3 if group == 3 else 8, kept=kept)
 
 
 def compile_variant(variant: Variant) -> Usage:
     """Compile for the variant's target and read the registers, spills and shared memory off the result.
 
-    Raises triton's own errors when it does not compile.
+    Raises triton's own errors when it does not compile, and ValueError where the target has no fp8.
     """
+    backend, architecture, warp_size, device = TARGETS[variant.target]
+    if variant.kept == "fp8" and not device.has_fp8:
+        raise ValueError(f"{variant.target} has no fp8: it needs sm_89 or newer, or gfx94 or newer")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    backend, architecture, warp_size, _ = TARGETS[variant.target]
     source = source_of(variant)
     names = source.function.arg_names
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in source.aligned}
@@ -147,7 +167,29 @@ def compile_variant(variant: Variant) -> Usage:
 
 def source_of(variant: Variant) -> Source:
     """What compile_variant compiles."""
-    return _kv_write_source(variant) if variant.kernel == "kv_write" else _attention_source(variant)
+    if variant.kernel != "kv_write":
+        return _attention_source(variant)
+    return _kv_write_source(variant) if variant.kept == "plain" else _quantised_write_source(variant)
+
+
+def _quantised_write_source(variant: Variant) -> Source:
+    from kvik_kernels.kv_write.kernel import kv_write_quantised_kernel
+
+    tile = kv_write_launch.quantised_tile(variant.kv_heads, variant.head_dim)
+    kept, largest = KEPT[variant.kept]
+    types = dict.fromkeys(("k_ptr", "v_ptr"), f"*{variant.element}")
+    types |= dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), kept)
+    types |= {"k_scale_ptr": "*i16", "v_scale_ptr": "*i16", "slots_ptr": "*i64"}
+    constants = {
+        "KV_HEADS": variant.kv_heads,
+        "HEAD_DIM": variant.head_dim,
+        "BLOCK_TOKENS": BLOCK_TOKENS,
+        "BLOCK_H": tile.block_h,
+        "BLOCK_D": tile.block_d,
+        "K_LARGEST": largest,
+        "V_LARGEST": largest,
+    }
+    return Source.of(kv_write_quantised_kernel, types, {"slots_ptr"}, constants, warps=tile.warps, stages=1)
 
 
 def _kv_write_source(variant: Variant) -> Source:
@@ -188,7 +230,7 @@ def _attention_source(variant: Variant) -> Source:
         "decode_window": kernel.decode_kernel,
         "reduce": kernel.reduce_kernel,
     }[variant.kernel]
-    constants = {
+    constants: dict[str, Any] = {
         "Q_HEADS": variant.kv_heads * variant.group,
         "KV_HEADS": variant.kv_heads,
         "GROUP": variant.group,
@@ -205,6 +247,11 @@ def _attention_source(variant: Variant) -> Source:
         "PRECISION": "ieee",
     }
     types = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), f"*{variant.element}")
+    if variant.kept == "plain":
+        constants |= dict.fromkeys(SCALES)
+    else:
+        types |= dict.fromkeys(("k_ptr", "v_ptr"), KEPT[variant.kept][0])
+        types |= dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*i16")
     types |= dict.fromkeys(("partial_ptr", "log_sum_ptr"), "*fp32")
     types |= dict.fromkeys(("table_ptr", "starts_ptr", "lens_ptr"), "*i32")
     types |= {"log2_scale": "fp32", "rows": "i32", "splits": "i32", "table_stride": "i32"}
@@ -249,11 +296,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--elements", nargs="+", choices=tuple(ELEMENTS), default=("fp16", "bf16"))
     parser.add_argument("--head-dims", nargs="+", type=int, default=(64, 128))
     parser.add_argument("--groups", nargs="+", type=int, default=(3, 4))
+    parser.add_argument("--kept", choices=("plain", *KEPT), default="plain")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     import triton
 
-    wanted = list(variants(options.targets, options.elements, options.head_dims, options.groups))
+    wanted = list(variants(options.targets, options.elements, options.head_dims, options.groups, options.kept))
     failed = False
     for variant, result in compile_all(wanted, options.jobs):
         failed |= isinstance(result, str)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvik_kernels.quantised import is_quantised
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -64,3 +66,23 @@ def require_block_tokens(name: str, block_tokens: int) -> None:
     """Raise ValueError unless the block length is a power of two: kernels split positions by shift and mask."""
     if block_tokens < 1 or block_tokens & (block_tokens - 1):
         raise ValueError(f"{name}: tokens per block must be a power of two, got {block_tokens}")
+
+
+def require_scales(
+    name: str, cache: torch.Tensor, scales_name: str, scales: torch.Tensor | None, plain: torch.dtype
+) -> None:
+    """Raise TypeError or ValueError unless a cache is of dtype `plain` and has no scales, or is quantised and has
+    bfloat16 scales, one for each of its vectors, on its device."""
+    import torch
+
+    if not is_quantised(cache.dtype):
+        require_dtype(name, cache, plain)
+        if scales is not None:
+            raise ValueError(f"{scales_name}: a cache of {plain} has none")
+        return
+    if scales is None:
+        raise ValueError(f"{scales_name}: missing, and {name} is of {cache.dtype}")
+    require_shape(scales_name, scales, cache.shape[:3])
+    require_dtype(scales_name, scales, torch.bfloat16)
+    require_unit_stride(scales_name, scales)
+    require_same_device(scales_name, scales, name, cache)

@@ -29,6 +29,21 @@ class Device:
         """Whether matrix units take operands from shared memory (wgmma, tcgen05), which leaves registers free."""
         return self.architecture in ("sm_90", "sm_100", "sm_103")
 
+    @property
+    def has_fp8(self) -> bool:
+        """Whether float8_e4m3fn is converted in hardware: from sm_89 (Ada, Hopper) and gfx94 (MI300) on."""
+        kind, _, number = self.architecture.partition("_")
+        if kind == "sm":
+            return int(number) >= 89
+        return self.architecture.startswith(("gfx94", "gfx95"))
+
+    def require_dtype(self, name: str, dtype: torch.dtype) -> None:
+        """Raise TypeError, naming the argument, where kernels over this dtype do not compile for the device."""
+        if str(dtype) == "torch.float8_e4m3fn" and not self.has_fp8:
+            raise TypeError(
+                f"{name}: {dtype} needs sm_89 or newer, or gfx94 or newer; {self.architecture} has int8 at best"
+            )
+
 
 INTERPRETER = Device("sm_90", processors=8)
 """Stands for a small GPU when Triton's interpreter runs the kernels on CPU tensors."""
@@ -46,12 +61,17 @@ def device_of(tensor: torch.Tensor, name: str) -> Device:
     silent fall-back to torch.
     """
     if tensor.device.type == "cuda":
-        return _gpu(tensor.device.index)
+        return device_at(tensor.device)
     if interpreting():
         return INTERPRETER
     raise ValueError(
         f"{name}: Triton kernels need a CUDA or ROCm tensor (or TRITON_INTERPRET=1), got one on {tensor.device}"
     )
+
+
+def device_at(device: torch.device) -> Device:
+    """What a CUDA or ROCm device is."""
+    return _gpu(device.index)
 
 
 @functools.cache

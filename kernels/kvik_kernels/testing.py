@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
 import torch
 
 from kvik_kernels.kv_write.naive import naive_kv_write
+from kvik_kernels.quantised import is_quantised, page_views, quantise
 
 GARBAGE_BLOCK = 2**30
 """Stands in block tables past each sequence: a kernel that follows it reads far outside every pool."""
@@ -47,6 +48,9 @@ class PagedCase:
     scale: float
     max_query_len: int
     window: int | None
+    k_scales: torch.Tensor | None = None
+    """bfloat16 [blocks, kv_heads, block_tokens] where the cache is quantised; v_scales alike."""
+    v_scales: torch.Tensor | None = None
 
     @property
     def attention_arguments(self) -> tuple[torch.Tensor, ...]:
@@ -56,7 +60,37 @@ class PagedCase:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of naive_paged_attention; paged_attention takes max_query_len too."""
-        return {"scale": self.scale, "window": self.window}
+        return {"scale": self.scale, "window": self.window, "k_scales": self.k_scales, "v_scales": self.v_scales}
+
+
+def quantised_case(case: PagedCase, k_dtype: torch.dtype, v_dtype: torch.dtype) -> PagedCase:
+    """The same case over a cache that keeps keys and values in these dtypes, with scales where they are quantised.
+
+    The cache is as the engine's: in each block all of a layer's keys, a head's scales behind its vectors, then all
+    values. What no token fills has scales of NaN.
+    """
+    parts = ((case.k_cache, k_dtype), (case.v_cache, v_dtype))
+    blocks, kv_heads, block_tokens, head_dim = case.k_cache.shape
+    pages = [block_tokens * (head_dim * dtype.itemsize + (2 if is_quantised(dtype) else 0)) for _, dtype in parts]
+    layer_bytes = kv_heads * sum(pages)
+    raw = torch.zeros((blocks, 3 * layer_bytes), dtype=torch.uint8, device=case.q.device)
+    made: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    start = layer_bytes
+    for (old, dtype), page in zip(parts, pages, strict=True):
+        cache, scales = page_views(raw, start, page, kv_heads, block_tokens, head_dim, dtype)
+        if scales is None:
+            cache.copy_(old)
+        else:
+            unfilled = old.isnan().any(-1)
+            vectors, kept = quantise(old, dtype)
+            cache.copy_(vectors)
+            # All bits of a byte set: NaN in float8_e4m3fn.
+            cache.view(torch.uint8).masked_fill_(unfilled[..., None], 0xFF)
+            scales.copy_(kept.masked_fill(unfilled, float("nan")))
+        made.append((cache, scales))
+        start += kv_heads * page
+    (k_cache, k_scales), (v_cache, v_scales) = made
+    return replace(case, k_cache=k_cache, k_scales=k_scales, v_cache=v_cache, v_scales=v_scales)
 
 
 def paged_case(

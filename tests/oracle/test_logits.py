@@ -12,12 +12,14 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBatch, StepAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import Model, build
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 from tests.support.demo_model import demo_model
 from tests.support.oracle import MARGIN, STEPS, Oracle, OraclePrompt, load_oracle, oracle_prompts
+from tests.support.paged_steps import NAMES
 
 FP32_ATOL = 5e-4
 BF16_MEAN, BF16_WORST = 0.1, 1.0
@@ -61,7 +63,10 @@ def paged_logits(model: Model, case: OraclePrompt, dtype: torch.dtype) -> Tensor
     tokens = torch.tensor(case.prompt + case.tokens[:-1])
     blocks = -(-len(tokens) // BLOCK_TOKENS)
     cache = KVCache(
-        blocks=blocks, layout=kv_layout(model.config, BLOCK_TOKENS), dtype=dtype, device=torch.device("cpu")
+        blocks=blocks,
+        layout=kv_layout(model.config, BLOCK_TOKENS, KVFormats.of(NAMES[dtype])),
+        dtype=dtype,
+        device=torch.device("cpu"),
     )
     backend = CpuBackend()
     table = torch.arange(blocks, 0, -1, dtype=torch.int32)[None]

@@ -14,10 +14,15 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
+from kvik_engine.runner.dtypes import DTYPES
 
 CPU = torch.device("cpu")
+NAN = 0xFF
+"""A number all of whose bytes are this is NaN in every format but int8, whose scale then is."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(slots=True)
@@ -37,12 +42,14 @@ class PagedModel:
         blocks: int,
         block_tokens: int = 4,
         dtype: torch.dtype = torch.float32,
+        formats: KVFormats | None = None,
     ) -> None:
+        """`formats` of the cache; None: as `dtype`."""
         self.model = model
         self.backend = backend
-        layout = kv_layout(model.config, block_tokens)
+        layout = kv_layout(model.config, block_tokens, formats or KVFormats.of(NAMES[dtype]))
         self.cache = KVCache(blocks=blocks, layout=layout, dtype=dtype, device=CPU)
-        self.cache.buffer[1:] = float("nan")
+        self.cache.regions[1:] = NAN
         draw = torch.Generator().manual_seed(blocks)
         self.free = (torch.randperm(blocks, generator=draw) + 1).tolist()
         self._rows: dict[int, _Row] = {}
@@ -85,7 +92,7 @@ class PagedModel:
             behind = 0 if window is None else max(0, row.computed + 1 - window) // self.cache.block_tokens
             for index in range(min(behind, len(table))):
                 if table[index]:
-                    self.cache.buffer[table[index]] = float("nan")
+                    self.cache.regions[table[index]] = NAN
                     self.free.insert(0, table[index])
                     table[index] = 0
 

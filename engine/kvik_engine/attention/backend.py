@@ -64,6 +64,8 @@ class AttentionBackend(Protocol):
     name: str
     attends_latents: bool
     """Whether it serves latent caches."""
+    quantised: tuple[str, ...]
+    """Names of the quantised KVFormats that it reads and writes, of keys and of values."""
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> LayerAttention:
         """Build the step's metadata."""

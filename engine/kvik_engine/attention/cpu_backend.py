@@ -12,6 +12,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.cpu_gathered import PrefillRow, TorchPath
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_engine.attention.kv_layout import QUANTISED
 
 
 class RowsAttention(Protocol):
@@ -54,9 +55,10 @@ class CpuBackend:
     """See attention.backend."""
 
     attends_latents = True
+    quantised = QUANTISED
 
     def __init__(self, path: CpuPath | None = None) -> None:
-        """None: by torch, which serves every cache."""
+        """None: by torch, which serves every cache that is not quantised."""
         self._path = path or TorchPath()
         self.name = f"cpu {self._path.name}".rstrip()
 

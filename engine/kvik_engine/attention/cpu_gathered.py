@@ -1,4 +1,5 @@
-"""Attention of the CPU path in vectorised torch: keys and values are gathered, then attended to.
+"""Attention of the CPU path in vectorised torch: keys and values are gathered, then attended to. Quantised ones are in
+cpu_dequantised.
 
 They are gathered as vectors through one index a step, shifted by the layer: a row's tokens from the first that any of
 its queries sees. Rows of one token (decode) are gathered together, padded to the longest of their group; rows of many
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.cpu_dequantised import DequantisedPast
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 
 PADDING_BUDGET = 1024
@@ -85,16 +88,12 @@ class Vectors:
     heads: int
     block_tokens: int
     block_stride: int
-    dtype: torch.dtype
 
     @classmethod
     def of(cls, cache: KVCache) -> Vectors:
-        _, slots, parts, heads, block_tokens, _ = cache.buffer.shape
-        return cls(heads, block_tokens, slots * parts * heads * block_tokens, cache.buffer.dtype)
-
-    def additive(self, hidden: Tensor) -> Tensor:
-        """A bool mask of what must not be seen, as the summand that hides it."""
-        return torch.zeros(hidden.shape, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
+        layout = cache.layout
+        vector_bytes = layout.width * layout.formats.key.element_bytes
+        return cls(layout.heads, layout.block_tokens, layout.block_bytes // vector_bytes)
 
     def of_slots(self, slots: Tensor) -> Tensor:
         """int64 [tokens] -> int64 [tokens * heads]."""
@@ -159,7 +158,7 @@ class DecodeGroup:
         if min(lengths) < longest:
             padding = torch.arange(longest) >= torch.tensor(lengths)[:, None]
             index = index.masked_fill(padding[:, None, :], 0)
-            mask = vectors.additive(padding)[:, None, None, :]
+            mask = additive(padding, cache.dtype)[:, None, None, :]
         tokens = batch.query_starts[torch.tensor(rows)]
         return cls(tokens, index.reshape(-1), mask, len(rows), longest)
 
@@ -181,42 +180,63 @@ class DecodeGroup:
         return attended.reshape(*query.shape[:2], value_width)
 
 
+class Past(Protocol):
+    """The tokens that a row's queries see together, in one layer: [heads, tokens, width] each."""
+
+    def keys(self, cache: LayerCache) -> Tensor: ...
+
+    def values(self, cache: LayerCache) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPast:
+    """See Past."""
+
+    index: Tensor
+    """int64 [heads * tokens]."""
+    heads: int
+
+    def keys(self, cache: LayerCache) -> Tensor:
+        return self._gathered(cache.keys)
+
+    def values(self, cache: LayerCache) -> Tensor:
+        return self._gathered(cache.values)
+
+    def _gathered(self, layer: Tensor) -> Tensor:
+        return vectors_of(layer).index_select(0, self.index).view(self.heads, -1, layer.shape[-1])
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillRow:
     """One row of several new tokens."""
 
     tokens: slice
-    index: Tensor
-    """int64 [heads * seen tokens]."""
-    heads: int
+    past: Past
     mask: Tensor | None
     """Cache dtype [tokens, seen tokens]: -inf on what a query does not see, else 0; None: plain causal."""
 
     @classmethod
     def of(cls, batch: AttentionBatch, cache: KVCache, row: int, first: int) -> PrefillRow:
         """`first`: the row's first token among the step's."""
-        vectors = Vectors.of(cache)
         start, length = batch.starts[row], batch.lengths[row]
         begin, end = batch.first_seen(start), start + length
-        index = vectors.of_row(batch.block_tables[row], begin, end)
         mask = None
         if start or batch.first_seen(end - 1):
             keys, queries = torch.arange(begin, end), torch.arange(start, end)[:, None]
             hidden = keys > queries
             if batch.window is not None:
                 hidden |= keys <= queries - batch.window
-            mask = vectors.additive(hidden)
-        return cls(slice(first, first + length), index, vectors.heads, mask)
+            mask = additive(hidden, cache.dtype)
+        return cls(slice(first, first + length), _past(batch.block_tables[row], begin, end, cache), mask)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        gathered = (self.heads, -1, query.shape[-1])
-        keys = vectors_of(cache.keys).index_select(0, self.index).view(gathered)
+        keys = self.past.keys(cache)
         if cache.latent:
             return self._attend_latent(query, keys[0], cache.values.shape[-1], scale)
         attended = F.scaled_dot_product_attention(
             query.transpose(0, 1)[None],
             keys[None],
-            vectors_of(cache.values).index_select(0, self.index).view(gathered)[None],
+            self.past.values(cache)[None],
             attn_mask=self.mask,
             is_causal=self.mask is None,
             scale=scale,
@@ -235,6 +255,18 @@ class PrefillRow:
             scores += self.mask[:, None]
         weights = scores.softmax(-1).to(query.dtype)
         return (weights.view(tokens * heads, -1) @ keys[:, :value_width]).view(tokens, heads, value_width)
+
+
+def _past(block_table: Tensor, begin: int, end: int, cache: KVCache) -> Past:
+    """A row's tokens [begin, end), as the cache keeps them."""
+    if cache.layout.formats.quantised:
+        return DequantisedPast.of(block_table, begin, end, cache)
+    return IndexedPast(Vectors.of(cache).of_row(block_table, begin, end), cache.layout.heads)
+
+
+def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool mask of what must not be seen, as the summand that hides it."""
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
 def vectors_of(layer: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
-from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_engine.attention.kv_cache import STORED, KVCache, LayerCache
 from kvik_kernels.cpu.attention import PagedQueries, Query
 from kvik_kernels.cpu.library import Library
 from kvik_kernels.cpu.write import PagedWrites
@@ -45,9 +45,11 @@ class KernelPath:
             kv_heads=layout.heads,
             group=self._heads // layout.heads,
             width=layout.width,
-            blocks=cache.buffer.shape[0],
+            blocks=cache.blocks,
             block_tokens=layout.block_tokens,
-            dtype=cache.buffer.dtype,
+            dtype=cache.dtype,
+            key_dtype=STORED[layout.formats.key.name],
+            value_dtype=STORED[layout.formats.value.name],
             threads=torch.get_num_threads(),
         )
         return [InPlaceRows(torch.tensor(tokens), paged)]
@@ -60,9 +62,11 @@ class KernelPath:
                 batch.slots,
                 kv_heads=layout.heads,
                 width=layout.width,
-                blocks=cache.buffer.shape[0],
+                blocks=cache.blocks,
                 block_tokens=layout.block_tokens,
-                dtype=cache.buffer.dtype,
+                dtype=cache.dtype,
+                key_dtype=STORED[layout.formats.key.name],
+                value_dtype=STORED[layout.formats.value.name],
             )
         )
 
@@ -75,7 +79,7 @@ class InPlaceWrites:
 
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         assert value is not None, "start-up leaves latent caches to torch"
-        self.writes.write(key, value, cache.keys, cache.values)
+        self.writes.write(key, value, cache.keys, cache.values, cache.key_scales, cache.value_scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +90,4 @@ class InPlaceRows:
     queries: PagedQueries
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        return self.queries.attend(query, cache.keys, cache.values, scale=scale)
+        return self.queries.attend(query, cache.keys, cache.values, cache.key_scales, cache.value_scales, scale=scale)

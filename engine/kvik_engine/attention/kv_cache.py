@@ -1,7 +1,6 @@
-"""The KV pool on the device: one buffer, so that copy, swap, disk and transfer move one region a block.
+"""The KV pool on the device: one buffer, so that copy, swap, disk and transfer move one region a block, scales and all.
 
-[blocks + 1, slots, parts, heads, block_tokens, width], see attention.kv_layout; block 0 is the scratch block of padded
-rows.
+Bytes [blocks + 1, block bytes], see attention.kv_layout; block 0 is the scratch block of padded rows.
 """
 
 from __future__ import annotations
@@ -13,46 +12,70 @@ import torch
 from torch import Tensor
 
 from kvik_engine.attention.kv_layout import KVLayout
+from kvik_kernels.quantised import page_views
+
+STORED = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+"""By name of the KVFormat."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """Strided views of one layer: keys and values, [blocks + 1, heads, block_tokens, width] and [..., value_width].
 
-    Where `latent`, the values are the beginnings of the keys.
+    Where `latent`, the values are the beginnings of the keys. Scales are bfloat16 [blocks + 1, heads, block_tokens],
+    and None where vectors are kept as they were computed (kvik_kernels.quantised).
     """
 
     keys: Tensor
     values: Tensor
     latent: bool
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
 
 class KVCache:
     """Owns the buffer. All of it is zero at first, so a slot that was never written is at least finite."""
 
     def __init__(self, *, blocks: int, layout: KVLayout, dtype: torch.dtype, device: torch.device) -> None:
+        """`dtype`: what attention computes in; vectors of formats that are not quantised have it."""
         self.layout = layout
         self.block_tokens = layout.block_tokens
-        shape = (blocks + 1, layout.slots, layout.parts, layout.heads, layout.block_tokens, layout.width)
-        self.buffer = _zeros(shape, dtype, device)
+        self.dtype = dtype
+        self.regions = _zeros((blocks + 1, layout.block_bytes), torch.uint8, device)
+        """All blocks as bytes, uint8 [blocks + 1, block bytes]: what swap, disk and transfer move."""
         self.layers = [self._layer(place.slot) for place in layout.places]
 
     @property
-    def bytes(self) -> int:
-        return self.buffer.numel() * self.buffer.element_size()
+    def blocks(self) -> int:
+        """The scratch block is one of them."""
+        return self.regions.shape[0]
 
     @property
-    def regions(self) -> Tensor:
-        """All blocks as bytes, uint8 [blocks + 1, block bytes]: what swap, disk and transfer move."""
-        return self.buffer.view(self.buffer.shape[0], -1).view(torch.uint8)
+    def bytes(self) -> int:
+        return self.regions.numel()
 
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole blocks, all layers: int64 [copies] each, on the device. All reads happen before all writes."""
-        self.buffer.index_copy_(0, targets, self.buffer.index_select(0, sources))
+        self.regions.index_copy_(0, targets, self.regions.index_select(0, sources))
 
     def _layer(self, slot: int) -> LayerCache:
-        parts = self.buffer[:, slot]
-        return LayerCache(parts[:, 0], parts[:, -1, ..., : self.layout.value_width], latent=self.layout.parts == 1)
+        layout, formats = self.layout, self.layout.formats
+        start = slot * layout.slot_bytes
+        shape = (layout.heads, layout.block_tokens, layout.width)
+        keys, key_scales = page_views(self.regions, start, layout.key_page_bytes, *shape, STORED[formats.key.name])
+        if layout.parts == 1:
+            return LayerCache(keys, keys[..., : layout.value_width], latent=True)
+        start += layout.heads * layout.key_page_bytes
+        values, value_scales = page_views(
+            self.regions, start, layout.value_page_bytes, *shape, STORED[formats.value.name]
+        )
+        return LayerCache(keys, values, latent=False, key_scales=key_scales, value_scales=value_scales)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

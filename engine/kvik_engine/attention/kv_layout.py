@@ -6,6 +6,60 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class KVFormat:
+    """How the keys, or the values, of a cache are kept. A vector is one token's of one head."""
+
+    name: str
+    element_bytes: int
+    scale_bytes: int = 0
+    """Of each vector; 0: kept as computed."""
+
+    @property
+    def quantised(self) -> bool:
+        return self.scale_bytes > 0
+
+    def page_bytes(self, block_tokens: int, width: int) -> int:
+        """One head's vectors in a block, and their scales behind them. Rounded up to 16 bytes where there are scales,
+        so that what follows is aligned; blocks of 8 tokens and more have nothing to round for heads of even width."""
+        size = block_tokens * (width * self.element_bytes + self.scale_bytes)
+        return -(-size // _ALIGNED) * _ALIGNED if self.quantised else size
+
+
+_ALIGNED = 16
+_SCALE_BYTES = 2
+"""A bfloat16 (kvik_kernels.quantised)."""
+FORMATS = {
+    each.name: each
+    for each in (
+        KVFormat("fp32", 4),
+        KVFormat("bf16", 2),
+        KVFormat("fp16", 2),
+        KVFormat("int8", 1, _SCALE_BYTES),
+        KVFormat("fp8", 1, _SCALE_BYTES),
+    )
+}
+QUANTISED = tuple(name for name, each in FORMATS.items() if each.quantised)
+
+
+@dataclass(frozen=True, slots=True)
+class KVFormats:
+    """How keys and values are kept, chosen apart."""
+
+    key: KVFormat
+    value: KVFormat
+
+    @classmethod
+    def of(cls, dtype: str, key: str = "auto", value: str = "auto") -> KVFormats:
+        """`dtype`: what the model computes in, which `auto` keeps."""
+        return cls(*(FORMATS[dtype if name == "auto" else name] for name in (key, value)))
+
+    @property
+    def quantised(self) -> bool:
+        """Whether either of them is."""
+        return self.key.quantised or self.value.quantised
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPlace:
     """A layer's keys and values lie at `slot` of the blocks that the tables of group `group` name."""
 
@@ -15,9 +69,10 @@ class LayerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """One block: [slots, parts, heads, block_tokens, width] elements, the same in all groups.
+    """One block: for each slot the pages of all heads' keys, then those of their values; the same in all groups.
 
-    Layers of different groups use the same slots of different blocks.
+    A page is [block_tokens, width] elements, and behind them [block_tokens] scales where the format has any. Layers of
+    different groups use the same slots of different blocks.
     """
 
     block_tokens: int
@@ -34,7 +89,23 @@ class KVLayout:
     """By group, how many of the last tokens its layers see; None: all."""
     places: tuple[LayerPlace, ...]
     """By layer."""
+    formats: KVFormats
+    """Of a cache with one part, the key's alone counts."""
 
     @property
-    def block_elements(self) -> int:
-        return self.slots * self.parts * self.heads * self.block_tokens * self.width
+    def key_page_bytes(self) -> int:
+        return self.formats.key.page_bytes(self.block_tokens, self.width)
+
+    @property
+    def value_page_bytes(self) -> int:
+        """0 where the values are the beginnings of the keys."""
+        return self.formats.value.page_bytes(self.block_tokens, self.width) if self.parts == 2 else 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """What a block holds of one layer."""
+        return self.heads * (self.key_page_bytes + self.value_page_bytes)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.slots * self.slot_bytes

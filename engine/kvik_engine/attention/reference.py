@@ -7,6 +7,8 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_engine.attention.kv_layout import QUANTISED
+from kvik_kernels.quantised import dequantise, quantise
 
 
 class ReferenceBackend:
@@ -14,6 +16,7 @@ class ReferenceBackend:
 
     name = "reference"
     attends_latents = True
+    quantised = QUANTISED
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> ReferenceStep:
         return ReferenceStep(batch, cache.block_tokens)
@@ -29,9 +32,9 @@ class ReferenceStep:
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         for token, slot in enumerate(self._batch.slots.tolist()):
             block, offset = divmod(slot, self._block_tokens)
-            cache.keys[block, :, offset] = key[token]
+            _keep(key[token], cache.keys[block, :, offset], cache.key_scales, block, offset)
             if value is not None:
-                cache.values[block, :, offset] = value[token]
+                _keep(value[token], cache.values[block, :, offset], cache.value_scales, block, offset)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         width = cache.values.shape[-1]
@@ -39,20 +42,29 @@ class ReferenceStep:
         at = 0
         for row, (start, length) in enumerate(zip(self._batch.starts, self._batch.lengths, strict=True)):
             base = self._batch.first_seen(start) // self._block_tokens * self._block_tokens
-            keys = self._past(cache.keys, row, base, start + length)
-            values = self._past(cache.values, row, base, start + length)
+            keys = self._past(cache.keys, cache.key_scales, row, base, start + length)
+            values = self._past(cache.values, cache.value_scales, row, base, start + length)
             for i in range(length):
                 seen = slice(self._batch.first_seen(start + i) - base, start + i + 1 - base)
                 out[at + i] = _attend_token(query[at + i], keys[:, seen], values[:, seen], scale).to(query.dtype)
             at += length
         return out
 
-    def _past(self, cache: Tensor, row: int, base: int, end: int) -> Tensor:
+    def _past(self, vectors: Tensor, scales: Tensor | None, row: int, base: int, end: int) -> Tensor:
         """The row's tokens [base, end), gathered through its block table from a block's first token on: fp32
         [kv_heads, tokens, width]."""
         blocks = self._batch.block_tables[row, base // self._block_tokens : -(-end // self._block_tokens)].long()
-        gathered = cache[blocks].float().transpose(0, 1)
-        return gathered.reshape(cache.shape[1], -1, cache.shape[3])[:, : end - base]
+        gathered = vectors[blocks].float() if scales is None else dequantise(vectors[blocks], scales[blocks])
+        return gathered.transpose(0, 1).reshape(vectors.shape[1], -1, vectors.shape[3])[:, : end - base]
+
+
+def _keep(vectors: Tensor, place: Tensor, scales: Tensor | None, block: int, offset: int) -> None:
+    """[kv_heads, width] into its place, and the scales into theirs."""
+    if scales is None:
+        place.copy_(vectors)
+    else:
+        kept, scales[block, :, offset] = quantise(vectors, place.dtype)
+        place.copy_(kept)
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

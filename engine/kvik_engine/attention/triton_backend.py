@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_engine.attention.kv_layout import QUANTISED
 from kvik_kernels import kv_write, paged_attention
 
 
@@ -14,6 +15,10 @@ class TritonBackend:
 
     name = "triton"
     attends_latents = False
+
+    def __init__(self, *, fp8: bool) -> None:
+        """`fp8`: whether the device converts it."""
+        self.quantised = tuple(name for name in QUANTISED if fp8 or name != "fp8")
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> TritonStep:
         return TritonStep(batch)
@@ -30,7 +35,15 @@ class TritonStep:
 
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         assert value is not None, "start-up refuses this backend for latent caches"
-        kv_write(key, value, cache.keys, cache.values, self._batch.slots)
+        kv_write(
+            key,
+            value,
+            cache.keys,
+            cache.values,
+            self._batch.slots,
+            k_scales=cache.key_scales,
+            v_scales=cache.value_scales,
+        )
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         batch = self._batch
@@ -44,4 +57,6 @@ class TritonStep:
             scale=scale,
             max_query_len=self._max_query_len,
             window=batch.window,
+            k_scales=cache.key_scales,
+            v_scales=cache.value_scales,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.capacity.activations import RUNTIME_BYTES, step_bytes
 from kvik_engine.capacity.gpus import GPU
 from kvik_engine.capacity.kv_kinds import ELEMENT_BYTES
@@ -26,6 +27,8 @@ class Wanted:
     memory_bytes: int
     memory_fraction: float
     dtype: str
+    formats: KVFormats
+    """Of the KV cache."""
     block_tokens: int
     context: int
     concurrency: int
@@ -111,7 +114,7 @@ def make_plan(config: ModelConfig, wanted: Wanted) -> Plan:
         rows=min(wanted.concurrency, wanted.max_batch_tokens),
         element_bytes=element,
     )
-    groups = kv_groups(rank, wanted.block_tokens, element)
+    groups = kv_groups(rank, wanted.block_tokens, wanted.formats)
     used = weight_bytes + activations + RUNTIME_BYTES
     ledger = size_cache(
         groups,
@@ -192,9 +195,11 @@ def _roofline(rank: ModelConfig, rows: int, element: int, wanted: Wanted, gpu: G
     tokens = wanted.context
     return roofline(
         gpu,
-        decode=decode_work(rank, rows=rows, context=tokens, element_bytes=element),
+        decode=decode_work(rank, rows=rows, context=tokens, element_bytes=element, formats=wanted.formats),
         rows=rows,
-        prefill=prefill_work(rank, tokens=tokens, chunk=wanted.max_batch_tokens, element_bytes=element),
+        prefill=prefill_work(
+            rank, tokens=tokens, chunk=wanted.max_batch_tokens, element_bytes=element, formats=wanted.formats
+        ),
         prompt_tokens=tokens,
     )
 

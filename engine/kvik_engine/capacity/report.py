@@ -23,6 +23,8 @@ def as_json(name: str, model: ModelOnDisk, wanted: Wanted, plan: Plan) -> dict[s
             "memory_bytes": wanted.memory_bytes,
             "memory_fraction": wanted.memory_fraction,
             "dtype": wanted.dtype,
+            "kv_key_dtype": wanted.formats.key.name,
+            "kv_value_dtype": wanted.formats.value.name,
             "block_tokens": wanted.block_tokens,
             "context": wanted.context,
             "concurrency": wanted.concurrency,
@@ -163,6 +165,8 @@ def _memory_lines(wanted: Wanted, plan: Plan) -> Iterator[str]:
         f"  KV cache               {_size(ledger.allocated_bytes):>12}   {ledger.blocks} blocks of "
         f"{ledger.block_tokens} tokens = {ledger.max_tokens} tokens, {ledger.bytes_per_token} bytes a token"
     )
+    if wanted.formats.quantised:
+        yield f"    keys as {wanted.formats.key.name}, values as {wanted.formats.value.name}, scales counted"
     for kind, window in dict.fromkeys((group.kind, group.window) for group in plan.groups):
         same = [group for group in plan.groups if (group.kind, group.window) == (kind, window)]
         seen = "" if window is None else f" of {window} tokens"
@@ -196,7 +200,7 @@ def _kind_lines(model: ModelOnDisk) -> Iterator[str]:
         sizes = "".join(f"{_kib(kind.bytes_per_token(config.layers, dtype)):>10}" for dtype in ELEMENT_BYTES)
         yield f"  {label:<24}{sizes}"
     missing = ", ".join(dtype for dtype in ELEMENT_BYTES if dtype not in ALLOCATED)
-    yield f"  KiB, without scales; {missing} are arithmetic alone: this engine has no KV cache of them"
+    yield f"  KiB, without scales; {missing} is arithmetic alone: this engine has no KV cache of it"
 
 
 def _speed_lines(wanted: Wanted, plan: Plan) -> Iterator[str]:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.capacity.roofline import Work
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.parameters import count_parameters
 
 
-def decode_work(config: ModelConfig, *, rows: int, context: int, element_bytes: int) -> Work:
-    """A step of `rows` rows of one token each, that all see `context` tokens."""
+def decode_work(config: ModelConfig, *, rows: int, context: int, element_bytes: int, formats: KVFormats) -> Work:
+    """A step of `rows` rows of one token each, that all see `context` tokens. `element_bytes`: of a weight."""
     seen = sum(min(context, window) for window in _reach(config, context))
     return Work(
         flops=rows * (2 * count_parameters(config).per_token + _pair_flops(config) * seen),
-        bytes=_weights_read(config, rows) * element_bytes + rows * seen * _layer_token_bytes(config, element_bytes),
+        bytes=_weights_read(config, rows) * element_bytes + rows * seen * _layer_token_bytes(config, formats),
     )
 
 
-def prefill_work(config: ModelConfig, *, tokens: int, chunk: int, element_bytes: int) -> Work:
+def prefill_work(config: ModelConfig, *, tokens: int, chunk: int, element_bytes: int, formats: KVFormats) -> Work:
     """A prompt of `tokens`, alone, in steps of at most `chunk`; its last token is sampled from."""
     head = config.vocab_size * config.hidden_size
     products = tokens * (count_parameters(config).per_token - head) + head
     pairs = sum(_pairs(tokens, window) for window in _reach(config, tokens))
     steps = -(-tokens // chunk)
-    cached = config.layers * tokens * _layer_token_bytes(config, element_bytes)
+    cached = config.layers * tokens * _layer_token_bytes(config, formats)
     return Work(
         flops=2 * products + _pair_flops(config) * pairs,
         bytes=steps * _weights_read(config, min(tokens, chunk)) * element_bytes + cached,
@@ -47,13 +48,14 @@ def _pairs(tokens: int, window: int) -> int:
 
 def _pair_flops(config: ModelConfig) -> int:
     """Of one layer: a score, and a sum of values, for each head."""
-    layout = kv_layout(config, 1)
-    return 2 * config.heads * (layout.width + layout.value_width)
+    latent = config.latent
+    widths = 2 * config.head_dim if latent is None else 2 * latent.kv_rank + latent.rope_dim
+    return 2 * config.heads * widths
 
 
-def _layer_token_bytes(config: ModelConfig, element_bytes: int) -> int:
-    layout = kv_layout(config, 1)
-    return layout.parts * layout.heads * layout.width * element_bytes
+def _layer_token_bytes(config: ModelConfig, formats: KVFormats) -> int:
+    """Of 16 tokens' pages, so that none is rounded up."""
+    return kv_layout(config, 16, formats).slot_bytes // 16
 
 
 def _weights_read(config: ModelConfig, tokens: int) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvik_engine.cli import values
-from kvik_engine.cli.serve_options import Option
+from kvik_engine.cli.serve_options import OPTIONS, Option
 from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
 
@@ -29,7 +29,15 @@ _OPTIONS = (
     Option("context", values.count(1, 1 << 28), "Requests", "N", "tokens of a request, answer included", "the model's"),
     Option("concurrency", values.count(1, 1 << 20), "Requests", "N", "requests at once", "64"),
     Option("shared_prefix", values.count(0, 1 << 28), "Requests", "N", "tokens that all begin with", "0"),
-    Option("dtype", values.one_of(*_DTYPES), "Engine", "|".join(_DTYPES), "of weights and KV cache", "bf16"),
+    Option(
+        "dtype",
+        values.one_of(*_DTYPES),
+        "Engine",
+        "|".join(_DTYPES),
+        "of weights; and of the KV cache unless it is quantised",
+        "bf16",
+    ),
+    *(option for option in OPTIONS if option.name in ("kv_key_dtype", "kv_value_dtype")),
     Option("block_tokens", values.power_of_two(8, 256), "Engine", "N", "tokens a block; a power of two"),
     Option("max_batch_tokens", values.count(16, 1 << 20), "Engine", "N", "tokens computed in a step", "4096"),
     Option("cache_dir", str, "Engine", "DIR", "where fetched models are", "~/.cache/kvik"),
@@ -47,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from kvik_engine.attention.kv_layout import KVFormats
     from kvik_engine.capacity.model_on_disk import read_model
     from kvik_engine.capacity.plan import Wanted, make_plan
     from kvik_engine.capacity.report import as_json, as_text
@@ -57,10 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
     local = fetched_model(arguments.model, cache_dir)
     gpu, memory_bytes = _device(given)
     model = read_model(local.path)
+    dtype = given.get("dtype", "bf16")
     wanted = Wanted(
         memory_bytes=memory_bytes,
         memory_fraction=given.get("memory_fraction", DEFAULTS["memory_fraction"]),
-        dtype=given.get("dtype", "bf16"),
+        dtype=dtype,
+        formats=KVFormats.of(dtype, *(given.get(name, DEFAULTS[name]) for name in ("kv_key_dtype", "kv_value_dtype"))),
         block_tokens=given.get("block_tokens", DEFAULTS["block_tokens"]),
         context=given.get("context", model.config.context_length),
         concurrency=given.get("concurrency", 64),

@@ -51,5 +51,14 @@ def open_disk_cache(config: EngineConfig, facts: ModelFacts, host: HostSpace | N
 def fingerprint(model_digest: str, facts: ModelFacts) -> str:
     """What the bytes of a block depend on beside its tokens: model, number format, layout, who computed it."""
     groups = [[group.kind, group.layers, group.block_tokens, group.block_bytes, group.window] for group in facts.groups]
-    about = [__version__, model_digest, facts.dtype, facts.device, facts.attention, groups]
+    about = [
+        __version__,
+        model_digest,
+        facts.dtype,
+        facts.kv_key_dtype,
+        facts.kv_value_dtype,
+        facts.device,
+        facts.attention,
+        groups,
+    ]
     return sha256(json.dumps(about).encode()).hexdigest()[:16]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvik_engine.attention.kv_layout import KVLayout, LayerPlace
+from kvik_engine.attention.kv_layout import KVFormats, KVLayout, LayerPlace
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.step import GroupKind, KVGroup
 
@@ -18,26 +19,34 @@ MOST_PADDING = 1 / 6
 tables. (Gemma-3-27B: 52 window layers in five groups of 11 leave 3 slots idle, 10 full layers leave 1.)"""
 
 
-def kv_groups(config: ModelConfig, block_tokens: int, element_bytes: int) -> tuple[KVGroup, ...]:
-    """The KV groups of a model whose cache has elements of `element_bytes`. The first group's layers see all of the
+def kv_groups(config: ModelConfig, block_tokens: int, formats: KVFormats) -> tuple[KVGroup, ...]:
+    """The KV groups of a model whose cache keeps keys and values in `formats`. The first group's layers see all of the
     past, if any layer does."""
-    layout = kv_layout(config, block_tokens)
-    block_bytes = layout.block_elements * element_bytes
+    layout = kv_layout(config, block_tokens, formats)
     kind = GroupKind.FULL if config.latent is None else GroupKind.LATENT
     return tuple(
         KVGroup(
             kind=kind if window is None else GroupKind.WINDOW,
             layers=tuple(layer for layer, place in enumerate(layout.places) if place.group == group),
             block_tokens=block_tokens,
-            block_bytes=block_bytes,
+            block_bytes=layout.block_bytes,
             window=window,
         )
         for group, window in enumerate(layout.windows)
     )
 
 
-def kv_layout(config: ModelConfig, block_tokens: int) -> KVLayout:
-    """How blocks of `block_tokens` tokens are divided among the model's layers."""
+def kv_layout(config: ModelConfig, block_tokens: int, formats: KVFormats) -> KVLayout:
+    """How blocks of `block_tokens` tokens are divided among the model's layers.
+
+    Raises StartError (ModelUnsupported) for a latent that should be quantised: its first elements are the values.
+    """
+    if config.latent is not None and formats.quantised:
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED,
+            f"{config.architecture}: a latent KV cache is kept as computed; leave --kv-key-dtype and --kv-value-dtype "
+            "at auto",
+        )
     windowed = () if config.window is None else config.window.layers
     full = tuple(sorted(set(range(config.layers)).difference(windowed)))
     slots = slots_per_block([len(full), len(windowed)])
@@ -57,6 +66,7 @@ def kv_layout(config: ModelConfig, block_tokens: int) -> KVLayout:
         value_width=width if latent is None else latent.kv_rank,
         windows=tuple(seen for _, seen in groups),
         places=tuple(places[layer] for layer in range(config.layers)),
+        formats=formats,
     )
 
 

@@ -8,11 +8,15 @@ import torch
 
 from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.attention.cpu_backend import CpuBackend, CpuPath
+from kvik_engine.attention.cpu_dequantised import DequantisingPath
+from kvik_engine.attention.cpu_gathered import TorchPath
 from kvik_engine.attention.cpu_in_place import KernelPath
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.config import ModelConfig
 from kvik_kernels.cpu.attention import serves
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
+from kvik_kernels.device import device_at
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +40,13 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def choose_backend(wanted: str, device: torch.device, model: ModelConfig, dtype: torch.dtype) -> AttentionBackend:
-    """auto, reference, cpu or triton, for a model whose KV cache has `dtype`. Raises StartError (ConfigInvalid) for one
-    that cannot run on the device."""
+def choose_backend(
+    wanted: str, device: torch.device, model: ModelConfig, dtype: torch.dtype, formats: KVFormats
+) -> AttentionBackend:
+    """auto, reference, cpu or triton, for a model that computes in `dtype` over a KV cache of `formats`.
+
+    Raises StartError (ConfigInvalid) for one that cannot run on the device.
+    """
     own = "cpu" if device.type == "cpu" else "triton"
     name = own if wanted == "auto" else wanted
     if name not in (own, "reference"):
@@ -51,10 +59,14 @@ def choose_backend(wanted: str, device: torch.device, model: ModelConfig, dtype:
 
         return ReferenceBackend()
     if name == "cpu":
-        return CpuBackend(_cpu_path(model, dtype))
+        return CpuBackend(_cpu_path(model, dtype) or _by_torch(formats))
     from kvik_engine.attention.triton_backend import TritonBackend
 
-    return TritonBackend()
+    return TritonBackend(fp8=device_at(device).has_fp8)
+
+
+def _by_torch(formats: KVFormats) -> CpuPath:
+    return DequantisingPath() if formats.quantised else TorchPath()
 
 
 def _cpu_path(model: ModelConfig, dtype: torch.dtype) -> CpuPath | None:

@@ -13,6 +13,7 @@ import torch
 
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.params import SamplingParams
@@ -66,6 +67,7 @@ def measure_step(
     max_batch_tokens: int,
     context: int,
     dtype: torch.dtype,
+    formats: KVFormats,
     device: torch.device,
 ) -> MemoryUse:
     """Run it over a cache of the scratch block alone: what it computes is never used."""
@@ -73,7 +75,7 @@ def measure_step(
     rows = min(limits.max_requests, max_batch_tokens)
     start = max(0, context - tokens)
     peak = PeakMemory(device)
-    layout = kv_layout(model.config, limits.block_tokens)
+    layout = kv_layout(model.config, limits.block_tokens, formats)
     cache = KVCache(blocks=0, layout=layout, dtype=dtype, device=device)
     positions = torch.arange(start, start + tokens, device=device)
     hidden = model.forward(torch.zeros_like(positions), positions, _AtTheEndOnce(backend, cache, start, tokens))
@@ -102,7 +104,7 @@ class _AtTheEndOnce(StepAttention):
 
 def _batches(cache: KVCache, start: int, tokens: int) -> list[AttentionBatch]:
     """Per KV group: one row, all of whose past is the scratch block."""
-    device, end = cache.buffer.device, start + tokens
+    device, end = cache.regions.device, start + tokens
     return [
         AttentionBatch(
             starts=[start],

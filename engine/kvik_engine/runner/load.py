@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from kvik_engine.attention.backend import AttentionBackend
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.tensors import TensorSource
@@ -47,11 +48,13 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device, product=product)
     context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
+    formats = KVFormats.of(dtype, config.kv_key_dtype, config.kv_value_dtype)
     return make_runner(
         model_config,
         tensors,
         dtype=dtype,
-        backend=choose_backend(config.attention, device, model_config, DTYPES[dtype]),
+        formats=formats,
+        backend=choose_backend(config.attention, device, model_config, DTYPES[dtype], formats),
         limits=limits,
         max_batch_tokens=config.max_batch_tokens,
         cache=CacheBounds(
@@ -66,6 +69,7 @@ def make_runner(
     tensors: TensorSource,
     *,
     dtype: str,
+    formats: KVFormats | None = None,
     backend: AttentionBackend,
     limits: RunnerLimits,
     max_batch_tokens: int,
@@ -74,17 +78,18 @@ def make_runner(
 ) -> ModelRunner:
     """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
 
-    `cache` bounds how deep a step can be; None: the device does.
+    `formats` of the KV cache; None: `dtype`'s. `cache` bounds how deep a step can be; None: the device does.
 
-    Raises StartError: ModelUnsupported, ModelInvalid.
+    Raises StartError: ConfigInvalid, ModelUnsupported, ModelInvalid.
     """
-    _check_attention(config, backend)
+    formats = formats or KVFormats.of(dtype)
+    check_attention(config, backend, formats)
     started = time.perf_counter()
     model = build(config, tensors)
     gc.collect()
     loaded = time.perf_counter()
     progress("measuring memory")
-    groups = kv_groups(config, limits.block_tokens, DTYPES[dtype].itemsize)
+    groups = kv_groups(config, limits.block_tokens, formats)
     memory = measure_step(
         model,
         backend,
@@ -92,6 +97,7 @@ def make_runner(
         max_batch_tokens=max_batch_tokens,
         context=deepest_context(groups, limits, cache or CacheBounds(), tensors.device),
         dtype=DTYPES[dtype],
+        formats=formats,
         device=tensors.device,
     )
     return_freed_memory()
@@ -102,6 +108,8 @@ def make_runner(
         context_length=config.context_length,
         parameters=model.parameters,
         dtype=dtype,
+        kv_key_dtype=formats.key.name,
+        kv_value_dtype=formats.value.name,
         device=str(tensors.device),
         attention=backend.name,
         groups=groups,
@@ -114,8 +122,16 @@ def make_runner(
     return ModelRunner(model, backend, limits, facts)
 
 
-def _check_attention(config: ModelConfig, backend: AttentionBackend) -> None:
-    """StartError (ModelUnsupported) where the model attends in a way that the backend does not know."""
+def check_attention(config: ModelConfig, backend: AttentionBackend, formats: KVFormats) -> None:
+    """StartError where the backend does not know how the model attends (ModelUnsupported), or what it should quantise
+    the KV cache to (ConfigInvalid)."""
+    for flag, wanted in (("--kv-key-dtype", formats.key), ("--kv-value-dtype", formats.value)):
+        if wanted.quantised and wanted.name not in backend.quantised:
+            raise StartError(
+                StartReason.CONFIG_INVALID,
+                f"{flag}={wanted.name} does not run on the attention backend {backend.name!r} on this device: "
+                f"{', '.join(('auto', *backend.quantised))} do",
+            )
     if config.latent is not None and not backend.attends_latents:
         raise StartError(
             StartReason.MODEL_UNSUPPORTED,

@@ -10,6 +10,7 @@ import torch
 
 from kvik_engine.attention.backend import AttentionBackend, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.dtypes import DTYPES
@@ -52,7 +53,8 @@ class ModelRunner:
 
     def allocate(self, blocks: int) -> int:
         limits = self._limits
-        layout = kv_layout(self._model.config, limits.block_tokens)
+        formats = KVFormats.of(self._facts.dtype, self._facts.kv_key_dtype, self._facts.kv_value_dtype)
+        layout = kv_layout(self._model.config, limits.block_tokens, formats)
         self._cache = KVCache(blocks=blocks, layout=layout, dtype=DTYPES[self._facts.dtype], device=self._device)
         # Where no layer sees all of the past, a row may be longer than the pool.
         most = min(limits.max_tokens, blocks * limits.block_tokens) if None in layout.windows else limits.max_tokens

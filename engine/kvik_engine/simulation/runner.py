@@ -51,6 +51,8 @@ class SimulatedRunner:
             context_length=self._device.context,
             parameters=0,
             dtype="simulated",
+            kv_key_dtype="simulated",
+            kv_value_dtype="simulated",
             device=self._device.name,
             attention="simulated",
             groups=(KVGroup(GroupKind.FULL, (0,), self._block_tokens, self._block_bytes),),

@@ -60,8 +60,25 @@ inline float sum_of_lanes(Vector x) {
     return sum;
 }
 
-// Queries as the dot product takes them: floats, but bf16 as it is where the CPU multiplies it.
+// What an element of this type is multiplied by once it is loaded, beside its vector's scale.
 template <typename T>
+struct Stored {
+    static constexpr bool kQuantised = false;
+    static constexpr float kUnit = 1.0f;
+};
+template <>
+struct Stored<Int8> {
+    static constexpr bool kQuantised = true;
+    static constexpr float kUnit = 1.0f;
+};
+template <>
+struct Stored<Float8> {
+    static constexpr bool kQuantised = true;
+    static constexpr float kUnit = 256.0f;
+};
+
+// Queries as the dot product takes them: floats.
+template <typename T, typename K>
 struct Heads {
     alignas(64) float q[kMostHeads][kMostWidth];
 
@@ -70,7 +87,7 @@ struct Heads {
             for (int64_t d = 0; d < width; d += Vector::kLanes) Vector::load(query + h * stride + d).store(q[h] + d);
     }
     template <int H>
-    inline void dot(const T *key, int64_t width, Vector *out) const {
+    inline void dot(const K *key, int64_t width, Vector *out) const {
         for (int h = 0; h < H; h++) out[h] = Vector::zero();
         for (int64_t d = 0; d < width; d += Vector::kLanes) {
             const Vector k = Vector::load(key + d);
@@ -80,8 +97,9 @@ struct Heads {
 };
 
 #ifdef __AVX512BF16__
+// bf16 as it is, where keys are too and the CPU multiplies it.
 template <>
-struct Heads<BFloat> {
+struct Heads<BFloat, BFloat> {
     const BFloat *q[kMostHeads];
 
     void take(const BFloat *query, int64_t stride, int heads, int64_t) {
@@ -109,80 +127,98 @@ struct Heads<BFloat> {
 };
 #endif
 
-// Where the keys or the values of one KV head lie.
-template <typename T>
+// Where the keys or the values of one KV head lie. Of whatever type, so strides are in bytes here.
 struct Region {
-    const T *base;
-    const int64_t *strides;
+    const char *base;
+    int64_t block_stride;
+    int64_t token_stride;
+    int64_t vector_bytes;
+    const uint16_t *scales;  // null: not quantised
+    int64_t scale_stride;    // of blocks, in scales
     const int32_t *table;
     int64_t block_tokens;
 
-    inline const T *block(int64_t index) const { return base + static_cast<int64_t>(table[index]) * strides[0]; }
+    inline const char *block(int64_t index) const { return base + static_cast<int64_t>(table[index]) * block_stride; }
+    inline const uint16_t *block_scales(int64_t index) const {
+        return scales + static_cast<int64_t>(table[index]) * scale_stride;
+    }
 };
 
 // Goes through a region's tokens one by one.
-template <typename T>
 struct Walk {
-    const Region<T> &region;
+    const Region &region;
     int64_t block;
     int64_t offset;
-    const T *at;
+    const char *at;
 
     // No block is looked up but for a token that is asked for: of `count` from `token` on.
-    Walk(const Region<T> &region, int64_t token, int64_t count)
+    Walk(const Region &region, int64_t token, int64_t count)
         : region(region), block(token / region.block_tokens), offset(token % region.block_tokens) {
-        at = count > 0 ? region.block(block) + offset * region.strides[2] : nullptr;
+        at = count > 0 ? region.block(block) + offset * region.token_stride : nullptr;
     }
-    inline const T *next() {
+    inline const char *next() {
         if (offset == region.block_tokens) {
             block++;
             offset = 0;
             at = region.block(block);
         }
-        const T *token = at;
-        at += region.strides[2];
+        const char *token = at;
+        at += region.token_stride;
         offset++;
         return token;
     }
     // Tokens that lie one after another from here on, of at most `most`; and steps over them.
-    inline int64_t run(int64_t most, const T **from) {
+    inline int64_t run(int64_t most, const char **from) {
         *from = next();
         const int64_t left = region.block_tokens - offset + 1;
         const int64_t count = left < most ? left : most;
-        at += (count - 1) * region.strides[2];
+        at += (count - 1) * region.token_stride;
         offset += count - 1;
         return count;
     }
 };
 
-// Brings tokens into the cache before they are needed: blocks lie apart, so what the CPU foresees ends with each of them.
-template <typename T>
-struct Fetch {
-    Walk<T> walk;
-    int64_t left;
-    int64_t width;
+// What the vectors of `count` tokens from `begin` on are to be multiplied by; 0 behind them, to a whole register.
+void load_scales(const Region &region, int64_t begin, int64_t count, float unit, float *out) {
+    int64_t block = begin / region.block_tokens, offset = begin % region.block_tokens, t = 0;
+    for (; t < count; block++, offset = 0) {
+        const uint16_t *scales = region.block_scales(block);
+        for (; t < count && offset < region.block_tokens; t++, offset++) {
+            const uint32_t bits = static_cast<uint32_t>(scales[offset]) << 16;
+            float scale;
+            __builtin_memcpy(&scale, &bits, sizeof scale);
+            out[t] = scale * unit;
+        }
+    }
+    for (; t % Vector::kLanes; t++) out[t] = 0.0f;
+}
 
-    Fetch(const Region<T> &region, int64_t begin, int64_t count, int64_t width)
-        : walk(region, begin, count), left(count), width(width) {}
+// Brings tokens into the cache before they are needed: blocks lie apart, so what the CPU foresees ends with each of them.
+struct Fetch {
+    Walk walk;
+    int64_t left;
+
+    Fetch(const Region &region, int64_t begin, int64_t count) : walk(region, begin, count), left(count) {}
     inline void next() {
         if (left == 0) return;
         left--;
-        constexpr int64_t line = 64 / sizeof(T);
-        const T *token = walk.next();
-        for (int64_t d = 0; d < width; d += line) __builtin_prefetch(token + d);
+        const char *token = walk.next();
+        for (int64_t byte = 0; byte < walk.region.vector_bytes; byte += 64) __builtin_prefetch(token + byte);
     }
 };
 
 // Scores of `count` tokens from `begin` on, and each head's largest. The values, which come next, are fetched meanwhile.
-template <typename T, int H>
-void score(const Heads<T> &heads, const Region<T> &keys, const Region<T> &values, int64_t begin, int64_t count,
+template <typename T, typename K, int H>
+void score(const Heads<T, K> &heads, const Region &keys, const Region &values, int64_t begin, int64_t count,
            int64_t width, float scale, float (*scores)[kSplitTokens], float *largest) {
     constexpr int W = Vector::kLanes;
     const float none = -__builtin_inff();
     Vector most[H];
     for (int h = 0; h < H; h++) most[h] = Vector::all(none);
-    Walk<T> walk(keys, begin, count);
-    Fetch<T> ahead(keys, begin, count, width), later(values, begin, count, width);
+    Walk walk(keys, begin, count);
+    Fetch ahead(keys, begin, count), later(values, begin, count);
+    alignas(64) float scales[Stored<K>::kQuantised ? kSplitTokens : W];
+    if (Stored<K>::kQuantised) load_scales(keys, begin, count, Stored<K>::kUnit * scale, scales);
     for (int64_t i = 0; i < kAhead; i++) ahead.next();
     for (int64_t t = 0; t < count; t += W) {
         Vector parts[H][W];
@@ -191,13 +227,14 @@ void score(const Heads<T> &heads, const Region<T> &keys, const Region<T> &values
             ahead.next();
             later.next();
             Vector dots[H];
-            heads.template dot<H>(walk.next(), width, dots);
+            heads.template dot<H>(reinterpret_cast<const K *>(walk.next()), width, dots);
             for (int h = 0; h < H; h++) parts[h][i] = dots[h];
         }
         for (int i = here; i < W; i++)
             for (int h = 0; h < H; h++) parts[h][i] = Vector::zero();
+        const Vector factors = Stored<K>::kQuantised ? Vector::load(scales + t) : Vector::all(scale);
         for (int h = 0; h < H; h++) {
-            Vector sums = Vector::sums(parts[h]) * Vector::all(scale);
+            Vector sums = Vector::sums(parts[h]) * factors;
             if (here < W) sums = sums.first(here, none);
             sums.store(scores[h] + t);
             most[h] = most[h].larger(sums);
@@ -217,21 +254,32 @@ inline float weigh(float *scores, int64_t count, float largest) {
     return sum_of_lanes(sum);
 }
 
+// Weights of quantised values take their scales, so that the values themselves are summed as they are.
+template <int H>
+void scale_weights(float (*weights)[kSplitTokens], const Region &values, int64_t begin, int64_t count, float unit) {
+    alignas(64) float scales[kSplitTokens];
+    load_scales(values, begin, count, unit, scales);
+    for (int h = 0; h < H; h++)
+        for (int64_t t = 0; t < count; t += Vector::kLanes)
+            (Vector::load(weights[h] + t) * Vector::load(scales + t)).store(weights[h] + t);
+}
+
 // C vectors of the weighted sum of values, from `column` on.
-template <typename T, int H, int C>
-void add_up(const float (*weights)[kSplitTokens], const Region<T> &values, int64_t column, int64_t begin, int64_t count,
+template <typename V, int H, int C>
+void add_up(const float (*weights)[kSplitTokens], const Region &values, int64_t column, int64_t begin, int64_t count,
             float (*out)[kMostWidth]) {
     constexpr int W = Vector::kLanes;
     Vector sums[H][C];
     for (int h = 0; h < H; h++)
         for (int c = 0; c < C; c++) sums[h][c] = Vector::zero();
-    Walk<T> walk(values, begin, count);
+    Walk walk(values, begin, count);
     for (int64_t t = 0; t < count;) {
-        const T *from;
+        const char *from;
         const int64_t run = walk.run(count - t, &from);
-        for (int64_t i = 0; i < run; i++, t++, from += values.strides[2]) {
+        for (int64_t i = 0; i < run; i++, t++, from += values.token_stride) {
+            const V *value = reinterpret_cast<const V *>(from);
             Vector v[C];
-            for (int c = 0; c < C; c++) v[c] = Vector::load(from + column + c * W);
+            for (int c = 0; c < C; c++) v[c] = Vector::load(value + column + c * W);
             for (int h = 0; h < H; h++) {
                 const Vector weight = Vector::all(weights[h][t]);
                 for (int c = 0; c < C; c++) sums[h][c] = sums[h][c].plus_product(weight, v[c]);
@@ -242,25 +290,25 @@ void add_up(const float (*weights)[kSplitTokens], const Region<T> &values, int64
         for (int c = 0; c < C; c++) sums[h][c].store(out[h] + column + c * W);
 }
 
-template <typename T, int H>
-void add_up_all(const float (*weights)[kSplitTokens], const Region<T> &values, int64_t width, int64_t begin,
-                int64_t count, float (*out)[kMostWidth]) {
+template <typename V, int H>
+void add_up_all(float (*weights)[kSplitTokens], const Region &values, int64_t width, int64_t begin, int64_t count,
+                float (*out)[kMostWidth]) {
     constexpr int W = Vector::kLanes, C = Vector::kColumns;
+    if (Stored<V>::kQuantised) scale_weights<H>(weights, values, begin, count, Stored<V>::kUnit);
     int64_t column = 0;
-    for (; column + C * W <= width; column += C * W) add_up<T, H, C>(weights, values, column, begin, count, out);
-    for (; column + W <= width; column += W) add_up<T, H, 1>(weights, values, column, begin, count, out);
+    for (; column + C * W <= width; column += C * W) add_up<V, H, C>(weights, values, column, begin, count, out);
+    for (; column + W <= width; column += W) add_up<V, H, 1>(weights, values, column, begin, count, out);
 }
 
 // What one thread computes at once: a split of a query's past, for the query heads of one KV head.
-template <typename T>
 struct Part {
     int64_t which;  // the query
     int64_t index;  // the split among those of all queries
     int64_t kv_head;
     int64_t begin;
     int64_t count;
-    Region<T> keys;
-    Region<T> values;
+    Region keys;
+    Region values;
 };
 
 template <typename T>
@@ -291,7 +339,7 @@ struct Attention {
         return low;
     }
 
-    Part<T> part_of(int64_t item) const {
+    Part part_of(int64_t item) const {
         const int64_t index = item / all.kv_heads, kv_head = item % all.kv_heads, which = query_of(index);
         const Query &query = all.queries[which];
         const int64_t begin = query.first + (index - query.items) * kSplitTokens;
@@ -302,13 +350,27 @@ struct Attention {
                 kv_head,
                 begin,
                 left <= 0 ? 0 : left < kSplitTokens ? left : kSplitTokens,
-                {static_cast<const T *>(layer.keys) + kv_head * layer.key_strides[1], layer.key_strides, table,
-                 all.block_tokens},
-                {static_cast<const T *>(layer.values) + kv_head * layer.value_strides[1], layer.value_strides, table,
-                 all.block_tokens}};
+                region(layer.keys, layer.key_strides, layer.key_scales, layer.key_scale_strides, all.key_dtype, kv_head,
+                       table),
+                region(layer.values, layer.value_strides, layer.value_scales, layer.value_scale_strides,
+                       all.value_dtype, kv_head, table)};
     }
 
-    void compute(const Part<T> &part) const {
+    // One KV head's part of a layer.
+    Region region(const void *base, const int64_t *strides, const uint16_t *scales, const int64_t *scale_strides,
+                  int64_t dtype, int64_t kv_head, const int32_t *table) const {
+        const int64_t size = dtype == kvik::kInt8 || dtype == kvik::kFloat8E4M3 ? 1 : sizeof(T);
+        return {static_cast<const char *>(base) + kv_head * strides[1] * size,
+                strides[0] * size,
+                strides[2] * size,
+                all.width * size,
+                scales ? scales + kv_head * scale_strides[1] : nullptr,
+                scale_strides[0],
+                table,
+                all.block_tokens};
+    }
+
+    void compute(const Part &part) const {
         if (part.count == 0) return write_zeros(part.which, part.kv_head);
         const Query &query = all.queries[part.which];
         const int64_t splits = splits_of(query), first_head = part.kv_head * all.group;
@@ -328,18 +390,24 @@ struct Attention {
     }
 
     template <int H>
-    void heads_together(const Part<T> &part, int64_t head, int64_t splits) const {
+    void heads_together(const Part &part, int64_t head, int64_t splits) const {
         alignas(64) float scores[H][kSplitTokens];
         alignas(64) float sums[H][kMostWidth];
         float largest[H], weight[H];
         const int64_t width = all.width;
-        Heads<T> queries;
-        queries.take(static_cast<const T *>(layer.query) + part.which * layer.query_strides[0] +
-                         head * layer.query_strides[1],
-                     layer.query_strides[1], H, width);
-        score<T, H>(queries, part.keys, part.values, part.begin, part.count, width, layer.scale, scores, largest);
+        switch (all.key_dtype) {
+            case kvik::kInt8: score_heads<Int8, H>(part, head, scores, largest); break;
+            case kvik::kFloat8E4M3: score_heads<Float8, H>(part, head, scores, largest); break;
+            default: score_heads<T, H>(part, head, scores, largest);
+        }
         for (int h = 0; h < H; h++) weight[h] = weigh(scores[h], part.count, largest[h]);
-        add_up_all<T, H>(scores, part.values, width, part.begin, part.count, sums);
+        switch (all.value_dtype) {
+            case kvik::kInt8: add_up_all<Int8, H>(scores, part.values, width, part.begin, part.count, sums); break;
+            case kvik::kFloat8E4M3:
+                add_up_all<Float8, H>(scores, part.values, width, part.begin, part.count, sums);
+                break;
+            default: add_up_all<T, H>(scores, part.values, width, part.begin, part.count, sums);
+        }
         for (int h = 0; h < H; h++) {
             if (splits == 1) {
                 const Vector share = Vector::all(1.0f / weight[h]);
@@ -352,6 +420,16 @@ struct Attention {
                 kept[width + 1] = weight[h];
             }
         }
+    }
+
+    template <typename K, int H>
+    void score_heads(const Part &part, int64_t head, float (*scores)[kSplitTokens], float *largest) const {
+        Heads<T, K> queries;
+        queries.take(static_cast<const T *>(layer.query) + part.which * layer.query_strides[0] +
+                         head * layer.query_strides[1],
+                     layer.query_strides[1], H, all.width);
+        score<T, K, H>(queries, part.keys, part.values, part.begin, part.count, all.width, layer.scale, scores,
+                       largest);
     }
 
     // Splits in their order, whichever thread comes last to do it.

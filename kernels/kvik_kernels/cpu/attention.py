@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
-from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
+from kvik_kernels.cpu.library import DTYPES, STORED, InstructionSet, Library
+from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import SPLIT_TOKENS, Layer, Queries
 
 if TYPE_CHECKING:
@@ -42,11 +43,14 @@ class PagedQueries:
         blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
+        key_dtype: torch.dtype | None = None,
+        value_dtype: torch.dtype | None = None,
         threads: int,
         instruction_set: InstructionSet | None = None,
     ) -> None:
         """block_tables: int32 `[rows, blocks]`; only the entries of blocks that a query sees are read. group: query
-        heads of one KV head. blocks: of the cache. instruction_set: the best one when None. The result does not depend
+        heads of one KV head. blocks: of the cache. dtype: of queries and results; key_dtype, value_dtype: of the cache,
+        when not the same int8 or float8_e4m3fn. instruction_set: the best one when None. The result does not depend
         on `threads`.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
@@ -66,6 +70,7 @@ class PagedQueries:
         self._set = instruction_set or library.best
         self._shape = (len(queries), heads, width)
         self._dtype = dtype
+        self._kept = (kept_dtype("key_dtype", key_dtype, dtype), kept_dtype("value_dtype", value_dtype, dtype))
         self._cache = (blocks, kv_heads, block_tokens, width)
         splits, numbers = 0, list[int]()
         for query in queries:
@@ -87,7 +92,7 @@ class PagedQueries:
             group,
             width,
             block_tokens,
-            DTYPES[str(dtype)],
+            *(STORED[str(each)] for each in (dtype, *self._kept)),
             self._partials.data_ptr(),
             self._pending.data_ptr(),
             library.parallel,
@@ -112,18 +117,29 @@ class PagedQueries:
                 raise ValueError(f"block_tables: a block that {query} sees is none of {blocks}")
             raise ValueError(f"queries: {query} is not inside block tables of {rows} rows of {columns} blocks")
 
-    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scale: float) -> torch.Tensor:
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        key_scales: torch.Tensor | None = None,
+        value_scales: torch.Tensor | None = None,
+        *,
+        scale: float,
+    ) -> torch.Tensor:
         """query: `[queries, heads, width]` in the order of the queries, heads of one KV head side by side; keys,
         values: strided views `[blocks, kv_heads, block_tokens, width]`. Returns `[queries, heads, width]`, zeros for a
-        query that sees nothing. All of one dtype, accumulated in float32.
+        query that sees nothing. Accumulated in float32. Scales: bfloat16 views `[blocks, kv_heads, block_tokens]` where
+        keys or values are quantised.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
         import torch
 
-        require_all_fit(
-            self._dtype, ("query", query, self._shape), ("keys", keys, self._cache), ("values", values, self._cache)
-        )
+        key_dtype, value_dtype = self._kept
+        require_all_fit(self._dtype, ("query", query, self._shape))
+        require_all_fit(key_dtype, ("keys", keys, self._cache))
+        require_all_fit(value_dtype, ("values", values, self._cache))
         out = torch.empty(self._shape, dtype=self._dtype)
         layer = Layer(
             query.data_ptr(),
@@ -134,6 +150,7 @@ class PagedQueries:
             keys.stride()[:3],
             values.stride()[:3],
             out.stride()[:2],
+            *scale_arguments(keys, key_scales, values, value_scales),
             scale,
         )
         self._library.functions.kvik_attend(self._set, ctypes.byref(self._all), ctypes.byref(layer))

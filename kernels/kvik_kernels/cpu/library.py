@@ -31,7 +31,9 @@ SOURCES = (
 
 ARCHITECTURES = ("x86_64", "AMD64")
 DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
-"""`enum Dtype` of queries.h."""
+"""What is computed in: `enum Dtype` of queries.h."""
+STORED = {**DTYPES, "torch.int8": 3, "torch.float8_e4m3fn": 4}
+"""What a cache may keep: that, or quantised."""
 
 
 class LibraryUnavailable(Exception):

@@ -21,7 +21,8 @@ struct Bounds {
     int64_t block_tokens;
 };
 
-enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+// The last two are quantised: a bfloat16 for each vector says what its elements are multiplied by.
+enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kInt8 = 3, kFloat8E4M3 = 4 };
 
 // GOMP_parallel of the OpenMP runtime that torch has loaded: a second runtime would bring threads of its own.
 typedef void (*Parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
@@ -36,7 +37,9 @@ struct Queries {
     int64_t group;
     int64_t width;
     int64_t block_tokens;
-    int64_t dtype;
+    int64_t dtype;      // of queries and results
+    int64_t key_dtype;  // that, or quantised
+    int64_t value_dtype;
     float *partials;   // [splits, heads, width + 2]: an unweighted sum, its largest score, its weight
     int32_t *pending;  // [count, kv_heads]: splits that are not computed yet
     Parallel parallel;  // null: one thread
@@ -53,6 +56,10 @@ struct Layer {
     int64_t key_strides[3];
     int64_t value_strides[3];
     int64_t out_strides[2];
+    const uint16_t *key_scales;  // [blocks, heads, block_tokens] by strides of blocks and heads; null: not quantised
+    const uint16_t *value_scales;
+    int64_t key_scale_strides[2];
+    int64_t value_scale_strides[2];
     float scale;
 };
 
@@ -64,6 +71,8 @@ struct Writes {
     int64_t width;
     int64_t block_tokens;
     int64_t dtype;
+    int64_t key_dtype;
+    int64_t value_dtype;
 };
 
 // New keys and values of one layer.
@@ -76,6 +85,10 @@ struct NewTokens {
     int64_t new_value_strides[2];
     int64_t key_strides[3];
     int64_t value_strides[3];
+    uint16_t *key_scales;  // as in Layer
+    uint16_t *value_scales;
+    int64_t key_scale_strides[2];
+    int64_t value_scale_strides[2];
 };
 
 // A query's past is split by its own length alone, so that its result depends on nothing else.

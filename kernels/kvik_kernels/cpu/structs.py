@@ -18,8 +18,9 @@ class Queries(ctypes.Structure):
         ("tables", ctypes.c_void_p),
         *(
             (name, ctypes.c_int64)
-            for name in ("table_stride", "count", "splits", "kv_heads", "group", "width", "block_tokens", "dtype")
+            for name in ("table_stride", "count", "splits", "kv_heads", "group", "width", "block_tokens")
         ),
+        *((name, ctypes.c_int64) for name in ("dtype", "key_dtype", "value_dtype")),
         ("partials", ctypes.c_void_p),
         ("pending", ctypes.c_void_p),
         ("parallel", ctypes.c_void_p),
@@ -39,6 +40,10 @@ class Layer(ctypes.Structure):
         ("key_strides", ctypes.c_int64 * 3),
         ("value_strides", ctypes.c_int64 * 3),
         ("out_strides", ctypes.c_int64 * 2),
+        ("key_scales", ctypes.c_void_p),
+        ("value_scales", ctypes.c_void_p),
+        ("key_scale_strides", ctypes.c_int64 * 2),
+        ("value_scale_strides", ctypes.c_int64 * 2),
         ("scale", ctypes.c_float),
     )
 
@@ -48,7 +53,8 @@ class Writes(ctypes.Structure):
 
     _fields_ = (
         ("slots", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "width", "block_tokens", "dtype")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "width", "block_tokens")),
+        *((name, ctypes.c_int64) for name in ("dtype", "key_dtype", "value_dtype")),
     )
 
 
@@ -64,6 +70,10 @@ class NewTokens(ctypes.Structure):
         ("new_value_strides", ctypes.c_int64 * 2),
         ("key_strides", ctypes.c_int64 * 3),
         ("value_strides", ctypes.c_int64 * 3),
+        ("key_scales", ctypes.c_void_p),
+        ("value_scales", ctypes.c_void_p),
+        ("key_scale_strides", ctypes.c_int64 * 2),
+        ("value_scale_strides", ctypes.c_int64 * 2),
     )
 
 

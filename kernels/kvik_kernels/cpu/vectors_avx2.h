@@ -8,6 +8,8 @@ namespace {
 
 struct Half { uint16_t bits; };
 struct BFloat { uint16_t bits; };
+struct Int8 { int8_t value; };
+struct Float8 { uint8_t bits; };  // E4M3 without infinities
 
 struct Vector {
     static constexpr int kLanes = 8;
@@ -23,6 +25,17 @@ struct Vector {
     static inline Vector load(const BFloat *p) {
         const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
         return {_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))};
+    }
+    static inline Vector load(const Int8 *p) {
+        const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight))};
+    }
+    // A 256th of it: the bits of a half with the exponent as it is.
+    static inline Vector load(const Float8 *p) {
+        const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+        const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
+        const __m128i rest = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
+        return {_mm256_cvtph_ps(_mm_or_si128(sign, rest))};
     }
     inline void store(float *p) const { _mm256_storeu_ps(p, v); }
     inline void store(Half *p) const {

@@ -6,7 +6,8 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
-from kvik_kernels.cpu.library import DTYPES, Library
+from kvik_kernels.cpu.library import DTYPES, STORED, Library
+from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import NewTokens, Writes
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ class PagedWrites:
         blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
+        key_dtype: torch.dtype | None = None,
+        value_dtype: torch.dtype | None = None,
     ) -> None:
         """slots: int64 `[tokens]`, block * block_tokens + offset; a slot that is named twice gets either token.
-        blocks: of the cache.
+        blocks: of the cache. dtype: of new keys and values; key_dtype, value_dtype: of the cache, when not the same
+        int8 or float8_e4m3fn.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -46,20 +50,32 @@ class PagedWrites:
         self._library = library
         self._slots = slots
         self._dtype = dtype
+        self._kept = (kept_dtype("key_dtype", key_dtype, dtype), kept_dtype("value_dtype", value_dtype, dtype))
         self._new = (slots.shape[0], kv_heads, width)
         self._cache = (blocks, kv_heads, block_tokens, width)
-        self._all = Writes(slots.data_ptr(), *self._new, block_tokens, DTYPES[str(dtype)])
+        self._all = Writes(
+            slots.data_ptr(), *self._new, block_tokens, *(STORED[str(each)] for each in (dtype, *self._kept))
+        )
 
-    def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def write(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        key_scales: torch.Tensor | None = None,
+        value_scales: torch.Tensor | None = None,
+    ) -> None:
         """key, value: `[tokens, kv_heads, width]`; keys, values: strided views `[blocks, kv_heads, block_tokens,
-        width]`. Values are made finite as by torch.nan_to_num: one would spoil even those that give it no weight.
+        width]`; scales: bfloat16 views `[blocks, kv_heads, block_tokens]` where these are quantised. Values are made
+        finite as by torch.nan_to_num: one would spoil even those that give it no weight.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
-        new, cache = self._new, self._cache
-        require_all_fit(
-            self._dtype, ("key", key, new), ("value", value, new), ("keys", keys, cache), ("values", values, cache)
-        )
+        new, (key_dtype, value_dtype) = self._new, self._kept
+        require_all_fit(self._dtype, ("key", key, new), ("value", value, new))
+        require_all_fit(key_dtype, ("keys", keys, self._cache))
+        require_all_fit(value_dtype, ("values", values, self._cache))
         layer = NewTokens(
             key.data_ptr(),
             value.data_ptr(),
@@ -69,5 +85,6 @@ class PagedWrites:
             value.stride()[:2],
             keys.stride()[:3],
             values.stride()[:3],
+            *scale_arguments(keys, key_scales, values, value_scales),
         )
         self._library.functions.kvik_write(ctypes.byref(self._all), ctypes.byref(layer))

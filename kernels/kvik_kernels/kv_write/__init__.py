@@ -8,9 +8,11 @@ from kvik_kernels.checks import (
     require_block_tokens,
     require_dtype,
     require_same_device,
+    require_scales,
     require_shape,
     require_unit_stride,
 )
+from kvik_kernels.quantised import LARGEST, scale_bits, scale_strides
 
 if TYPE_CHECKING:
     import torch
@@ -22,26 +24,40 @@ def kv_write(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     slots: torch.Tensor,
+    *,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> None:
-    """Store `k[i]` and `v[i]` at slot `slots[i]` of one layer's cache.
+    """Store `k[i]` and `v[i]` at slot `slots[i]` of one layer's cache, quantised where the cache has scales.
 
     k, v: `[tokens, kv_heads, head_dim]`, last dimension contiguous. k_cache, v_cache: strided views
     `[blocks, kv_heads, block_tokens, head_dim]`, block_tokens a power of two. slots: int64 `[tokens]`, each
     `block * block_tokens + offset`, at least 0 and inside the cache (not checked: it lies in device memory). Padded
-    tokens point into scratch block 0; where two tokens name one slot, either of them may stay.
+    tokens point into scratch block 0; where two tokens name one slot, either of them may stay. k_scales, v_scales:
+    bfloat16 `[blocks, kv_heads, block_tokens]`, last dimension contiguous, with a cache of int8 or float8_e4m3fn
+    (kvik_kernels.quantised); None with one of k's dtype.
 
     Raises TypeError for a dtype, ValueError for a shape, layout or device that does not fit, naming the argument.
     """
-    _check(k, v, k_cache, v_cache, slots)
+    _check(k, v, k_cache, v_cache, slots, k_scales, v_scales)
     from kvik_kernels.device import device_of
-    from kvik_kernels.kv_write import launch
 
-    device_of(k, "k")
-    tokens, kv_heads, head_dim = k.shape
-    if tokens == 0:
+    device = device_of(k, "k")
+    device.require_dtype("k_cache", k_cache.dtype)
+    device.require_dtype("v_cache", v_cache.dtype)
+    if k.shape[0] == 0:
         return
+    if k_scales is None and v_scales is None:
+        _copy(k, v, k_cache, v_cache, slots)
+    else:
+        _quantise(k, v, k_cache, v_cache, slots, k_scales, v_scales)
+
+
+def _copy(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor) -> None:
+    from kvik_kernels.kv_write import launch
     from kvik_kernels.kv_write.kernel import kv_write_kernel
 
+    tokens, kv_heads, head_dim = k.shape
     tile = launch.tile(kv_heads, head_dim)
     kv_write_kernel[(tokens,)](
         k,
@@ -63,7 +79,56 @@ def kv_write(
     )
 
 
-def _check(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor) -> None:
+def _quantise(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    k_scales: torch.Tensor | None,
+    v_scales: torch.Tensor | None,
+) -> None:
+    from kvik_kernels.kv_write import launch
+    from kvik_kernels.kv_write.kernel import kv_write_quantised_kernel
+
+    tokens, kv_heads, head_dim = k.shape
+    tile = launch.quantised_tile(kv_heads, head_dim)
+    kv_write_quantised_kernel[(tokens,)](
+        k,
+        v,
+        k_cache,
+        v_cache,
+        scale_bits(k_scales),
+        scale_bits(v_scales),
+        slots,
+        *k.stride()[:2],
+        *v.stride()[:2],
+        *k_cache.stride()[:3],
+        *v_cache.stride()[:3],
+        *scale_strides(k_scales),
+        *scale_strides(v_scales),
+        KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_TOKENS=k_cache.shape[2],
+        BLOCK_H=tile.block_h,
+        BLOCK_D=tile.block_d,
+        K_LARGEST=int(LARGEST.get(str(k_cache.dtype), 0)),
+        V_LARGEST=int(LARGEST.get(str(v_cache.dtype), 0)),
+        num_warps=tile.warps,
+        num_stages=1,
+        enable_fp_fusion=True,
+    )
+
+
+def _check(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    k_scales: torch.Tensor | None,
+    v_scales: torch.Tensor | None,
+) -> None:
     import torch
 
     require_shape("k", k, (None, None, None))
@@ -73,8 +138,10 @@ def _check(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
     require_shape("k_cache", k_cache, (None, kv_heads, None, head_dim))
     require_block_tokens("k_cache", k_cache.shape[2])
     require_shape("v_cache", v_cache, k_cache.shape)
+    require_dtype("v", v, k.dtype)
+    require_scales("k_cache", k_cache, "k_scales", k_scales, k.dtype)
+    require_scales("v_cache", v_cache, "v_scales", v_scales, k.dtype)
     for name, tensor in (("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
-        require_dtype(name, tensor, k.dtype)
         require_same_device(name, tensor, "k", k)
     for name, tensor in (("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
         require_unit_stride(name, tensor)

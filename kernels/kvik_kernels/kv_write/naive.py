@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvik_kernels.quantised import quantise
+
 if TYPE_CHECKING:
     import torch
 
@@ -14,10 +16,16 @@ def naive_kv_write(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     slots: torch.Tensor,
+    *,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> None:
     """The truth of `kvik_kernels.kv_write`; same arguments, any device and dtype."""
     block_tokens = k_cache.shape[2]
     blocks, offsets = slots // block_tokens, slots % block_tokens
-    # The indices stand on both sides of the head dimension, so torch puts the token dimension first, as in k and v.
-    k_cache[blocks, :, offsets] = k
-    v_cache[blocks, :, offsets] = v
+    for vectors, cache, scales in ((k, k_cache, k_scales), (v, v_cache, v_scales)):
+        # The indices stand on both sides of the head dimension, so torch puts the token dimension first, as in k and v.
+        if scales is None:
+            cache[blocks, :, offsets] = vectors
+        else:
+            cache[blocks, :, offsets], scales[blocks, :, offsets] = quantise(vectors, cache.dtype)

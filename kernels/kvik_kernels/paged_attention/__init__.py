@@ -8,9 +8,11 @@ from kvik_kernels.checks import (
     require_block_tokens,
     require_dtype,
     require_same_device,
+    require_scales,
     require_shape,
     require_unit_stride,
 )
+from kvik_kernels.quantised import scale_bits, scale_strides
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +33,8 @@ def paged_attention(
     scale: float,
     max_query_len: int,
     window: int | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of each row's query tokens over the keys and values that its block table names.
@@ -41,7 +45,9 @@ def paged_attention(
     past a sequence are never read. query_starts: int32 `[rows + 1]`. seq_lens: int32 `[rows]`, the keys that the row's
     last query sees: query i of n sees keys 0 .. seq_len - n + i, with a window only the last `window` of them; neither
     keys nor table entries that no query sees are read. max_query_len: no row has more query tokens; 1 selects
-    the split-KV decode kernels. scale: applied to q·k before the softmax.
+    the split-KV decode kernels. scale: applied to q·k before the softmax. k_scales, v_scales: bfloat16
+    `[blocks, kv_heads, block_tokens]`, last dimension contiguous, with a cache of int8 or float8_e4m3fn
+    (kvik_kernels.quantised); None with one of q's dtype.
 
     Returns `out` (made like q when None): `[tokens, q_heads, head_dim]` in q's dtype. A query that sees no key (a
     padded row with seq_len 0) gets zeros; tokens from query_starts[rows] on belong to no row and are not written.
@@ -53,9 +59,13 @@ def paged_attention(
 
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     _check(q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale, max_query_len, window, out)
+    require_scales("k_cache", k_cache, "k_scales", k_scales, q.dtype)
+    require_scales("v_cache", v_cache, "v_scales", v_scales, q.dtype)
     from kvik_kernels.device import device_of
 
     device = device_of(q, "q")
+    device.require_dtype("k_cache", k_cache.dtype)
+    device.require_dtype("v_cache", v_cache.dtype)
     if seq_lens.shape[0] == 0 or q.shape[0] == 0:
         return out
     run = _decode if max_query_len == 1 else _prefill
@@ -70,6 +80,7 @@ def paged_attention(
         scale * LOG2_E,
         max_query_len,
         window or 0,
+        (scale_bits(k_scales), scale_bits(v_scales), *scale_strides(k_scales), *scale_strides(v_scales)),
         out,
     )
     return out
@@ -86,6 +97,7 @@ def _prefill(
     log2_scale: float,
     max_query_len: int,
     window: int,
+    scales: tuple[torch.Tensor | int | None, ...],
     out: torch.Tensor,
 ) -> None:
     from kvik_kernels.paged_attention import launch
@@ -114,6 +126,7 @@ def _prefill(
         *q.stride()[:2],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
+        *scales,
         GROUP=group,
         BLOCK_M=tiles.block_m,
         BLOCK_Q=tiles.block_q,
@@ -140,6 +153,7 @@ def _decode(
     log2_scale: float,
     max_query_len: int,
     window: int,
+    scales: tuple[torch.Tensor | int | None, ...],
     out: torch.Tensor,
 ) -> None:
     import torch
@@ -178,6 +192,7 @@ def _decode(
         *q.stride()[:2],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
+        *scales,
         KV_HEADS=kv_heads,
         GROUP=group,
         BLOCK_M=tiles.block_m,
@@ -241,8 +256,7 @@ def _check(
     if k_cache.shape[1] == 0 or q_heads % k_cache.shape[1]:
         raise ValueError(f"q: {q_heads} query heads are no multiple of the {k_cache.shape[1]} KV heads of k_cache")
     require_shape("out", out, q.shape)
-    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache), ("out", out)):
-        require_dtype(name, tensor, q.dtype)
+    require_dtype("out", out, q.dtype)
     rows = seq_lens.shape[0] if seq_lens.dim() else 0
     require_shape("seq_lens", seq_lens, (None,))
     require_shape("block_tables", block_tables, (rows, None))

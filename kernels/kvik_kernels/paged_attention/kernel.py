@@ -12,6 +12,17 @@ import triton.language as tl
 
 
 @triton.jit
+def _scales(scale_ptr, block, offset, block_stride, written, MASKED: tl.constexpr):
+    """The scales of a tile's keys or values, float32 [TILE]."""
+    at = scale_ptr + block * block_stride + offset
+    if MASKED:
+        bits = tl.load(at, mask=written, other=0)
+    else:
+        bits = tl.load(at)
+    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _attend(
     q,
     acc,
@@ -28,6 +39,10 @@ def _attend(
     k_token_stride,
     v_block_stride,
     v_token_stride,
+    k_scale_ptr,
+    v_scale_ptr,
+    k_scale_block_stride,
+    v_scale_block_stride,
     log2_scale,
     BLOCK_TOKENS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -42,7 +57,9 @@ def _attend(
     visible [M]: how many keys of the sequence each query sees, less those before seen_from [M] if there is a WINDOW.
     Without MASKED every query sees every key of the range and the range is whole tiles. With it, nothing at or past
     `end_key` is read: slots not written yet may hold NaN, and block table entries past the sequence garbage. Nor is
-    anything before `first_key`: what lies behind the window may be another sequence's by now.
+    anything before `first_key`: what lies behind the window may be another sequence's by now. Where there are scales
+    (bfloat16 seen as int16; None without), they are those of keys and values: a column of scores takes its key's, a
+    column of weights its value's, so that the elements go into the products as they are.
     """
     dims = tl.arange(0, BLOCK_D)
     for tile_start in tl.range(first_key, end_key, TILE):
@@ -67,7 +84,11 @@ def _attend(
             k = tl.load(k_at)
             v = tl.load(v_at)
 
-        scores = tl.dot(q, k, input_precision=PRECISION) * log2_scale
+        if k_scale_ptr is None:
+            scores = tl.dot(q, k, input_precision=PRECISION) * log2_scale
+        else:
+            k_scale = _scales(k_scale_ptr, block, offset, k_scale_block_stride, written, MASKED)
+            scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION) * (log2_scale * k_scale)[None, :]
         if MASKED:
             seen = keys[None, :] < visible[:, None]
             if WINDOW > 0:
@@ -82,9 +103,22 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(weights, 1)
-        acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+        if v_scale_ptr is None:
+            acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+        else:
+            v_scale = _scales(v_scale_ptr, block, offset, v_scale_block_stride, written, MASKED)
+            scaled = (weights * v_scale[None, :]).to(q.dtype)
+            acc = tl.dot(scaled, v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
         row_max = new_max
     return acc, row_max, row_sum
+
+
+@triton.jit
+def _head_of(ptr, kv_head, head_stride):
+    """Where a KV head's scales begin; None where there are none."""
+    if ptr is None:
+        return None
+    return ptr + kv_head.to(tl.int64) * head_stride
 
 
 @triton.jit
@@ -136,6 +170,12 @@ def prefill_kernel(
     v_block_stride,
     v_head_stride,
     v_token_stride,
+    k_scale_ptr,
+    v_scale_ptr,
+    k_scale_block_stride,
+    k_scale_head_stride,
+    v_scale_block_stride,
+    v_scale_head_stride,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_Q: tl.constexpr,
@@ -183,6 +223,8 @@ def prefill_kernel(
     table = table_ptr + row.to(tl.int64) * table_stride
     k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
     v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
+    k_scale = _head_of(k_scale_ptr, kv_head, k_scale_head_stride)
+    v_scale = _head_of(v_scale_ptr, kv_head, v_scale_head_stride)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -190,17 +232,20 @@ def prefill_kernel(
     if WINDOW > 0:
         acc, row_max, row_sum = _attend(
             q, acc, row_max, row_sum, seen_from, visible, first_key, tl.minimum(whole_start, end_key), k_head, v_head,
-            table, k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+            table, k_block_stride, k_token_stride, v_block_stride, v_token_stride,
+            k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
             BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
         )
     acc, row_max, row_sum = _attend(
         q, acc, row_max, row_sum, seen_from, visible, whole_start, whole_end, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
+        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=WINDOW,
     )
     acc, row_max, row_sum = _attend(
         q, acc, row_max, row_sum, seen_from, visible, whole_end, end_key, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
+        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
     )
     # fmt: on
@@ -242,6 +287,12 @@ def decode_kernel(
     v_block_stride,
     v_head_stride,
     v_token_stride,
+    k_scale_ptr,
+    v_scale_ptr,
+    k_scale_block_stride,
+    k_scale_head_stride,
+    v_scale_block_stride,
+    v_scale_head_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -291,18 +342,22 @@ def decode_kernel(
     table = table_ptr + row * table_stride
     k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
     v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
+    k_scale = _head_of(k_scale_ptr, kv_head, k_scale_head_stride)
+    v_scale = _head_of(v_scale_ptr, kv_head, v_scale_head_stride)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     # fmt: off
     acc, row_max, row_sum = _attend(
         q, acc, row_max, row_sum, visible, visible, first_key, whole_end, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
+        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=0,
     )
     acc, row_max, row_sum = _attend(
         q, acc, row_max, row_sum, visible, visible, whole_end, end_key, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride, log2_scale,
+        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
+        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=0,
     )
     # fmt: on

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvik_kernels.quantised import dequantise
+
 if TYPE_CHECKING:
     import torch
 
@@ -18,6 +20,8 @@ def naive_paged_attention(
     *,
     scale: float,
     window: int | None = None,
+    k_scales: torch.Tensor | None = None,
+    v_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The truth of `kvik_kernels.paged_attention`: one row after another, in float32 whatever the input.
 
@@ -36,8 +40,8 @@ def naive_paged_attention(
             continue
         queries = end - start
         first = 0 if window is None else max(0, seq_len - queries + 1 - window)
-        keys = _gather(k_cache, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
-        values = _gather(v_cache, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
+        keys = _gather(k_cache, k_scales, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
+        values = _gather(v_cache, v_scales, block_tables[row], first, seq_len).repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", q[start:end].float(), keys) * scale
         position = torch.arange(seq_len - queries, seq_len, device=q.device)[:, None]
         key = torch.arange(first, seq_len, device=q.device)[None, :]
@@ -49,9 +53,12 @@ def naive_paged_attention(
     return out
 
 
-def _gather(cache: torch.Tensor, table: torch.Tensor, first: int, end: int) -> torch.Tensor:
+def _gather(
+    cache: torch.Tensor, scales: torch.Tensor | None, table: torch.Tensor, first: int, end: int
+) -> torch.Tensor:
     """Tokens [first, end) of a sequence as float32 [end - first, kv_heads, head_dim]."""
     block_tokens = cache.shape[2]
     blocks = table[first // block_tokens : -(-end // block_tokens)].long()
     base = first // block_tokens * block_tokens
-    return cache[blocks].transpose(1, 2).flatten(0, 1)[first - base : end - base].float()
+    found = cache[blocks].float() if scales is None else dequantise(cache[blocks], scales[blocks])
+    return found.transpose(1, 2).flatten(0, 1)[first - base : end - base]

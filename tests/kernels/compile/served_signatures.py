@@ -17,11 +17,12 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from kvik_kernels import aot, kv_write, paged_attention
-from kvik_kernels.kv_write.kernel import kv_write_kernel
+from kvik_kernels.kv_write.kernel import kv_write_kernel, kv_write_quantised_kernel
 from kvik_kernels.paged_attention.kernel import decode_kernel, prefill_kernel, reduce_kernel
-from kvik_kernels.testing import Row, paged_case
+from kvik_kernels.testing import Row, paged_case, quantised_case
 
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+KEPT = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 ROWS = {
     "kv_write": [Row(5, 5)],
     "prefill": [Row(80, 33), Row(17, 1), Row(9, 9)],
@@ -74,7 +75,7 @@ def collecting(target: str) -> Iterator[dict[str, list[dict[str, Any]]]]:
 
     backend, architecture, warp_size, device = aot.TARGETS[target]
     driver.set_active(NoDevice(GPUTarget(backend, architecture, warp_size)))
-    for function in (kv_write_kernel, prefill_kernel, decode_kernel, reduce_kernel):
+    for function in (kv_write_kernel, kv_write_quantised_kernel, prefill_kernel, decode_kernel, reduce_kernel):
         # A kernel keeps the target of its first launch.
         function.device_caches.clear()
     with (
@@ -95,11 +96,21 @@ def call(variant: aot.Variant, rows: Sequence[Row]) -> None:
         dtype=ELEMENTS[variant.element],
     )
     tokens = case.q.shape[0]
+    if variant.kept != "plain":
+        case = quantised_case(case, *[KEPT[variant.kept]] * 2)
     projected = torch.zeros(tokens, q_heads + 2 * variant.kv_heads, variant.head_dim, dtype=case.q.dtype)
     q, k, v = projected.split((q_heads, variant.kv_heads, variant.kv_heads), dim=1)
-    kv_write(k, v, case.k_cache, case.v_cache, case.slots[:tokens])
+    scales = {"k_scales": case.k_scales, "v_scales": case.v_scales}
+    kv_write(k, v, case.k_cache, case.v_cache, case.slots[:tokens], **scales)
     window = aot.WINDOW if variant.kernel.endswith("_window") else None
-    paged_attention(q, *case.attention_arguments[1:], scale=case.scale, max_query_len=case.max_query_len, window=window)
+    paged_attention(
+        q,
+        *case.attention_arguments[1:],
+        scale=case.scale,
+        max_query_len=case.max_query_len,
+        window=window,
+        **scales,
+    )
 
 
 def compiled(variant: aot.Variant) -> dict[str, Any]:
@@ -118,7 +129,9 @@ def compiled(variant: aot.Variant) -> dict[str, Any]:
 def print_served_beside_aot() -> None:
     shapes = {"bf16": (64, 3), "fp16": (128, 4), "fp32": (64, 3)}
     for target, (element, (head_dim, group)) in itertools.product(aot.TARGETS, shapes.items()):
-        for variant in aot.variants([target], [element], [head_dim], [group]):
+        quantised = [kept for kept in KEPT if element == "bf16" and (kept == "int8" or aot.TARGETS[target][3].has_fp8)]
+        variants = (aot.variants([target], [element], [head_dim], [group], kept) for kept in ("plain", *quantised))
+        for variant in itertools.chain.from_iterable(variants):
             with collecting(target) as seen:
                 call(variant, ROWS[variant.kernel])
             (served,) = seen[aot.source_of(variant).function.__name__]

@@ -16,14 +16,16 @@ from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.cpu_gathered import group_by_length
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_cache import KVCache
-from kvik_engine.attention.kv_layout import KVLayout, LayerPlace
+from kvik_engine.attention.kv_layout import KVFormats, KVLayout, LayerPlace
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_kernels.cpu.library import load_library
 from tests.support.cpu_kernels import needs_kernels
+from tests.support.paged_steps import NAN
 
 BackendFor = Callable[[int], AttentionBackend]
 """By query heads."""
 LAYERS = 3
+FP32 = KVFormats.of("fp32")
 MIXES = {
     "one decode": ([0], [1]),
     "one long decode": ([130], [1]),
@@ -35,7 +37,7 @@ MIXES = {
 }
 
 
-def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int) -> KVLayout:
+def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int, formats: KVFormats = FP32) -> KVLayout:
     """All layers alike, each with keys and values, all of the past seen."""
     return KVLayout(
         block_tokens=block_tokens,
@@ -46,6 +48,7 @@ def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int) -
         value_width=head_dim,
         windows=(None,),
         places=tuple(LayerPlace(0, layer) for layer in range(layers)),
+        formats=formats,
     )
 
 
@@ -101,7 +104,7 @@ def make(
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    cache.buffer[1:] = stale
+    cache.regions[1:] = NAN if math.isnan(stale) else 0
     tables = torch.zeros((len(starts), max(needed) + 2), dtype=torch.int32)
     slots: list[int] = []
     past = []
@@ -185,15 +188,14 @@ def test_torch_serves_heads_of_any_width(name: str) -> None:
 @pytest.mark.parametrize("layer", range(LAYERS))
 def test_a_layer_reads_and_writes_its_own_part_of_each_block(backend: BackendFor, layer: int) -> None:
     case = make([5, 0], [1, 6], layer=layer)
-    before = case.cache.buffer.clone()
+    before = case.cache.regions.clone()
     out = case.run(backend, layer)
 
     torch.testing.assert_close(out, case.truth(), atol=1e-5, rtol=1e-5)
-    others = [other for other in range(LAYERS) if other != layer]
-    assert torch.equal(case.cache.buffer[:, others], before[:, others])
-    assert not case.cache.buffer[0].any(), "the scratch block stays zero"
-    written = (case.cache.buffer[:, layer] != before[:, layer]).any(-1)
-    assert int(written.sum()) == 2 * 2 * 7, "keys and values of 7 tokens in 2 heads"
+    assert not case.cache.regions[0].any(), "the scratch block stays zero"
+    written = (case.cache.regions != before).view(len(before), LAYERS, -1, 16 * 4).any(-1)
+    assert not written[:, [other for other in range(LAYERS) if other != layer]].any()
+    assert int(written[:, layer].sum()) == 2 * 2 * 7, "keys and values of 7 tokens in 2 heads of 16 numbers"
 
 
 @pytest.mark.parametrize(("starts", "lengths"), MIXES.values(), ids=MIXES.keys())
@@ -267,16 +269,16 @@ def test_rows_that_fit_one_group_keep_their_order() -> None:
 def test_copied_blocks_equal_their_sources_in_every_layer_even_when_source_and_target_overlap() -> None:
     cache = KVCache(
         blocks=4,
-        layout=one_group(layers=2, kv_heads=2, block_tokens=4, head_dim=8),
+        layout=one_group(layers=2, kv_heads=2, block_tokens=4, head_dim=8, formats=KVFormats.of("bf16", value="int8")),
         dtype=torch.bfloat16,
         device=torch.device("cpu"),
     )
-    cache.buffer.copy_(torch.randn(cache.buffer.shape))
-    before = cache.buffer.clone()
+    cache.regions.random_(256)
+    before = cache.regions.clone()
     cache.copy_blocks(torch.tensor([1, 2]), torch.tensor([2, 4]))
 
-    assert torch.equal(cache.buffer[[2, 4]], before[[1, 2]])
-    assert torch.equal(cache.buffer[[0, 1, 3]], before[[0, 1, 3]])
+    assert torch.equal(cache.regions[[2, 4]], before[[1, 2]])
+    assert torch.equal(cache.regions[[0, 1, 3]], before[[0, 1, 3]])
 
 
 def test_the_pool_takes_as_many_bytes_as_it_says_and_begins_at_zero() -> None:
@@ -288,4 +290,4 @@ def test_the_pool_takes_as_many_bytes_as_it_says_and_begins_at_zero() -> None:
     )
 
     assert cache.bytes == 8 * 2 * 2 * 3 * 16 * 8 * 4
-    assert not cache.buffer.any()
+    assert not cache.regions.any()

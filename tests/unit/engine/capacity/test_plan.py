@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvik_engine.attention.cpu_backend import CpuBackend
+from kvik_engine.attention.cpu_dequantised import DequantisingPath
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.capacity.gpus import GPUS
 from kvik_engine.capacity.kv_kinds import kv_kinds, own_kind
 from kvik_engine.capacity.plan import Plan, Wanted, make_plan
@@ -27,6 +29,7 @@ WANTED = Wanted(
     memory_bytes=80 * GIB,
     memory_fraction=0.9,
     dtype="fp16",
+    formats=KVFormats.of("fp16"),
     block_tokens=16,
     context=2048,
     concurrency=64,
@@ -81,21 +84,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("dtype", "key", "value"), [("fp32", "auto", "auto"), ("bf16", "auto", "auto"), ("bf16", "int8", "auto")]
+)
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
-def test_the_plan_is_what_the_engine_allocates_to_the_byte(family: dict[str, Any], dtype: str) -> None:
+def test_the_plan_is_what_the_engine_allocates_to_the_byte(
+    family: dict[str, Any], dtype: str, key: str, value: str
+) -> None:
+    formats = KVFormats.of(dtype, key, value)
     config = from_hf({**TINY, **family})
     torch_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     runner = make_runner(
         config,
         RandomTensors(0, dtype=torch_dtype, device=torch.device("cpu")),
         dtype=dtype,
-        backend=CpuBackend(),
+        formats=formats,
+        backend=CpuBackend(DequantisingPath() if formats.quantised else None),
         limits=RunnerLimits(max_requests=4, max_tokens=512, block_tokens=8),
         max_batch_tokens=32,
         progress=lambda _: None,
     )
-    planned = plan(config, memory_bytes=600 * MIB, dtype=dtype, block_tokens=8, context=256, concurrency=4)
+    planned = plan(
+        config, memory_bytes=600 * MIB, dtype=dtype, formats=formats, block_tokens=8, context=256, concurrency=4
+    )
 
     assert planned.groups == runner.facts.groups
     assert planned.parameters == runner.facts.parameters

@@ -130,6 +130,7 @@ def test_a_truncated_gguf_is_the_engines_own_error(tmp_path: Path, capsys: pytes
         (("--memory", "1GiB", "--context", "-5"), "ConfigInvalid: --context"),
         (("--memory", "1GiB", "--concurrency", "0"), "ConfigInvalid: --concurrency"),
         (("--memory", "1GiB", "--dtype", "int3"), "ConfigInvalid: --dtype"),
+        (("--memory", "1GiB", "--kv-key-dtype", "int3"), "ConfigInvalid: --kv-key-dtype"),
         (("--memory", "1GiB", "--block-tokens", "24"), "ConfigInvalid: --block-tokens: 24 is no power of two"),
         (("--memory", "1GiB", "--tensor-parallel", "3"), "ConfigInvalid: --tensor-parallel: 4 attention heads"),
         (("--memory", "1GiB", "--memory-fraction", "1.5"), "ConfigInvalid: --memory-fraction"),

@@ -224,4 +224,5 @@ def test_the_disk_cache_is_that_of_the_models_files(tmp_path: Path) -> None:
     open_disk_cache(config, runner.facts, host)
     first, second = (folder.name.rpartition("-")[0] for folder in (tmp_path / "disk").iterdir())
     assert first != second
-    assert fingerprint("a", runner.facts) != fingerprint("a", replace(runner.facts, dtype="bf16"))
+    for other in ({"dtype": "bf16"}, {"kv_key_dtype": "int8"}, {"kv_value_dtype": "int8"}):
+        assert fingerprint("a", runner.facts) != fingerprint("a", replace(runner.facts, **other))

@@ -12,9 +12,11 @@ from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, PreTrainedMode
 
 from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.attention.cpu_backend import CpuBackend
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.attention.triton_backend import TritonBackend
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.load import make_runner
 from kvik_engine.runner.runner import RunnerLimits
@@ -104,6 +106,17 @@ def test_a_token_leaves_its_latent_and_one_rotary_key_in_the_cache(tmp_path: Pat
     assert group.block_bytes == 4 * 4 * (20 + 6) * 4, "tokens x layers x elements x bytes"
 
 
+@pytest.mark.parametrize("flags", [("int8", "auto"), ("auto", "fp8")], ids="-".join)
+def test_a_latent_is_not_quantised(tmp_path: Path, flags: tuple[str, str]) -> None:
+    family = random_family(deepseek(), tmp_path)
+    with pytest.raises(
+        StartError, match=r"latent KV cache .* leave --kv-key-dtype and --kv-value-dtype at auto"
+    ) as caught:
+        kv_groups(family.config, 16, KVFormats.of("fp32", *flags))
+
+    assert caught.value.reason is StartReason.MODEL_UNSUPPORTED
+
+
 def test_a_backend_that_knows_no_latents_is_refused_at_the_start(tmp_path: Path) -> None:
     family = random_family(deepseek(), tmp_path)
     with pytest.raises(StartError, match="--attention=reference") as caught:
@@ -111,7 +124,7 @@ def test_a_backend_that_knows_no_latents_is_refused_at_the_start(tmp_path: Path)
             family.config,
             family.tensors,
             dtype="fp32",
-            backend=TritonBackend(),
+            backend=TritonBackend(fp8=True),
             limits=RunnerLimits(max_requests=2, max_tokens=64, block_tokens=4),
             max_batch_tokens=16,
             progress=lambda _: None,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.models.config import LatentAttention, ModelConfig, WindowAttention
 from kvik_engine.models.kv_groups import MOST_PADDING, kv_groups, kv_layout, slots_per_block
 from kvik_engine.step import GroupKind
@@ -34,7 +35,7 @@ def gemma(layers: int, window: int = 1024) -> ModelConfig:
 
 
 def test_a_model_whose_layers_are_alike_has_one_group() -> None:
-    (group,) = kv_groups(LLAMA, 16, 2)
+    (group,) = kv_groups(LLAMA, 16, KVFormats.of("bf16"))
 
     assert (group.kind, group.layers, group.window) == (GroupKind.FULL, tuple(range(30)), None)
     assert group.block_bytes == 2 * 30 * 3 * 64 * 2 * 16
@@ -42,7 +43,7 @@ def test_a_model_whose_layers_are_alike_has_one_group() -> None:
 
 def test_a_window_in_all_layers_is_one_group_too() -> None:
     all_layers = WindowAttention(tokens=4096, layers=tuple(range(30)), rope_theta=1e4)
-    (group,) = kv_groups(replace(LLAMA, window=all_layers), 16, 2)
+    (group,) = kv_groups(replace(LLAMA, window=all_layers), 16, KVFormats.of("bf16"))
 
     assert (group.kind, group.layers, group.window) == (GroupKind.WINDOW, tuple(range(30)), 4096)
 
@@ -50,7 +51,7 @@ def test_a_window_in_all_layers_is_one_group_too() -> None:
 def test_a_latent_token_takes_its_rank_and_one_rotary_key_a_layer() -> None:
     """DeepSeek-V2-Lite: 512 + 64 elements where 16 heads of keys and values would be 16 x (192 + 128)."""
     latent = LatentAttention(kv_rank=512, query_rank=None, nope_dim=128, rope_dim=64, value_dim=128)
-    (group,) = kv_groups(replace(LLAMA, layers=27, latent=latent), 16, 2)
+    (group,) = kv_groups(replace(LLAMA, layers=27, latent=latent), 16, KVFormats.of("bf16"))
 
     assert group.kind is GroupKind.LATENT
     assert group.block_bytes == 27 * (512 + 64) * 2 * 16
@@ -65,7 +66,7 @@ def test_gemma_3_shares_a_pool_between_both_kinds_with_little_left_idle(
     layers: int, slots: int, groups: int, idle: int
 ) -> None:
     config = gemma(layers)
-    got = kv_groups(config, 16, 2)
+    got = kv_groups(config, 16, KVFormats.of("bf16"))
 
     assert len(got) == groups
     assert sorted(layer for group in got for layer in group.layers) == list(range(layers))
@@ -91,7 +92,7 @@ def test_no_other_number_of_slots_makes_fewer_groups_with_so_little_idle(counts:
 
 
 def test_each_layer_has_a_place_of_its_own() -> None:
-    layout = kv_layout(gemma(34), 16)
+    layout = kv_layout(gemma(34), 16, KVFormats.of("bf16"))
 
     assert len(set(layout.places)) == 34
     assert all(place.slot < layout.slots and place.group < len(layout.windows) for place in layout.places)

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from kvik_engine.attention.backend import AttentionBackend, AttentionBatch, StepAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.layers.product import PlainProduct
 from kvik_engine.models import decoder
@@ -144,7 +145,7 @@ def packed_logits(model: Model, prompts: list[Tensor], backend: AttentionBackend
         tables[row, : len(blocks)] = blocks
     cache = KVCache(
         blocks=sum(counts),
-        layout=kv_layout(config, block_tokens),
+        layout=kv_layout(config, block_tokens, KVFormats.of("fp32")),
         dtype=torch.float32,
         device=CPU,
     )

@@ -14,6 +14,7 @@ from torch.autograd.profiler import profile
 from kvik_engine.attention.backend import AttentionBatch, LayerAttention
 from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.kv_cache import KVCache
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.core.warm_up import warm_up
 from kvik_engine.kv.sizing import Ledger, size_cache
 from kvik_engine.models.config import ModelConfig
@@ -174,7 +175,14 @@ def test_neither_serving_nor_warming_up_takes_more_than_was_measured(tmp_path: P
 
     def measure(depth: int) -> None:
         measure_step(
-            model, CpuBackend(), DEEP_LIMITS, max_batch_tokens=TOKENS, context=depth, dtype=torch.float32, device=CPU
+            model,
+            CpuBackend(),
+            DEEP_LIMITS,
+            max_batch_tokens=TOKENS,
+            context=depth,
+            dtype=torch.float32,
+            formats=KVFormats.of("fp32"),
+            device=CPU,
         )
 
     trace = tmp_path / "trace.json"

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvik_engine.attention.kv_layout import KVFormats
+from kvik_engine.attention.triton_backend import TritonBackend
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.config import LatentAttention
 from kvik_engine.runner import devices, dtypes
 from kvik_engine.runner.devices import choose_backend, choose_device
 from kvik_engine.runner.dtypes import choose_dtype
+from kvik_engine.runner.load import check_attention
 from kvik_engine.runner.memory import MemoryUse, PeakMemory, cgroup_memory, machine_memory
 from kvik_engine.runner.threads import usable_threads
 from kvik_kernels.cpu.library import Library, LibraryUnavailable, load_library
+from kvik_kernels.device import Device
 from tests.support.cpu_kernels import needs_kernels
 from tests.support.tiny_model import TINY
 
@@ -144,7 +148,52 @@ def test_auto_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize(("wanted", "name"), [("auto", "cpu"), ("cpu", "cpu"), ("reference", "reference")])
 def test_a_cpu_runs_its_own_backend_or_the_reference(wanted: str, name: str) -> None:
-    assert choose_backend(wanted, CPU, TINY, torch.float32).name == name
+    assert choose_backend(wanted, CPU, TINY, torch.float32, KVFormats.of("fp32")).name == name
+
+
+@pytest.mark.parametrize("name", ["auto", "reference"])
+@pytest.mark.parametrize("key", ["int8", "fp8"])
+def test_every_backend_of_a_cpu_serves_quantised_caches(name: str, key: str) -> None:
+    formats = KVFormats.of("fp32", key, "int8")
+
+    check_attention(TINY, choose_backend(name, CPU, TINY, torch.float32, formats), formats)
+
+
+@pytest.mark.parametrize(
+    ("formats", "flag"),
+    [
+        (KVFormats.of("bf16", "fp8"), "--kv-key-dtype=fp8"),
+        (KVFormats.of("bf16", "int8", "fp8"), "--kv-value-dtype=fp8"),
+    ],
+    ids=["keys", "values"],
+)
+def test_a_gpu_without_fp8_refuses_it_and_says_what_it_has(formats: KVFormats, flag: str) -> None:
+    with pytest.raises(StartError, match=f"{flag} does not run .*: auto, int8 do") as caught:
+        check_attention(TINY, TritonBackend(fp8=False), formats)
+
+    assert caught.value.reason is StartReason.CONFIG_INVALID
+    check_attention(TINY, TritonBackend(fp8=True), formats)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "has"),
+    [
+        ("sm_80", False),
+        ("sm_86", False),
+        ("sm_89", True),
+        ("sm_90", True),
+        ("sm_120", True),
+        ("gfx90a", False),
+        ("gfx942", True),
+        ("gfx950", True),
+    ],
+)
+def test_which_devices_convert_fp8(architecture: str, has: bool) -> None:
+    device = Device(architecture, 100)
+    assert device.has_fp8 == has
+    if not has:
+        with pytest.raises(TypeError, match=rf"k_cache: .* needs sm_89 or newer.*{architecture} has int8"):
+            device.require_dtype("k_cache", torch.float8_e4m3fn)
 
 
 @needs_kernels
@@ -152,7 +201,7 @@ def test_heads_that_the_kernels_serve_are_left_to_them_and_info_names_their_inst
     model = replace(TINY, head_dim=64)
     best = load_library().best.name.lower()
 
-    assert choose_backend("auto", CPU, model, torch.bfloat16).name == f"cpu {best}"
+    assert choose_backend("auto", CPU, model, torch.bfloat16, KVFormats.of("bf16")).name == f"cpu {best}"
 
 
 @pytest.mark.parametrize("reason", ["this CPU has no AVX2", "they are not built"])
@@ -164,7 +213,7 @@ def test_without_kernels_torch_attends_and_the_log_says_why(
 
     monkeypatch.setattr(devices, "load_library", unavailable)
 
-    assert choose_backend("auto", CPU, replace(TINY, head_dim=64), torch.bfloat16).name == "cpu"
+    assert choose_backend("auto", CPU, replace(TINY, head_dim=64), torch.bfloat16, KVFormats.of("bf16")).name == "cpu"
     assert [record.message for record in caplog.records] == [
         f"attention of short rows: by torch: the kernels cannot be used: {reason}"
     ]
@@ -174,8 +223,11 @@ def test_latent_attention_and_odd_heads_are_left_to_torch(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     latent = LatentAttention(kv_rank=64, query_rank=None, nope_dim=32, rope_dim=16, value_dim=32)
 
-    assert choose_backend("auto", CPU, replace(TINY, head_dim=64, latent=latent), torch.float32).name == "cpu"
-    assert choose_backend("auto", CPU, replace(TINY, head_dim=100), torch.float32).name == "cpu"
+    assert (
+        choose_backend("auto", CPU, replace(TINY, head_dim=64, latent=latent), torch.float32, KVFormats.of("fp32")).name
+        == "cpu"
+    )
+    assert choose_backend("auto", CPU, replace(TINY, head_dim=100), torch.float32, KVFormats.of("fp32")).name == "cpu"
     assert "latent" in caplog.text
     assert "heads of 100" in caplog.text
 
@@ -183,7 +235,7 @@ def test_latent_attention_and_odd_heads_are_left_to_torch(caplog: pytest.LogCapt
 @pytest.mark.parametrize("wanted", ["triton", "flash"])
 def test_a_backend_that_does_not_run_there_is_refused(wanted: str) -> None:
     with pytest.raises(StartError) as caught:
-        choose_backend(wanted, CPU, TINY, torch.float32)
+        choose_backend(wanted, CPU, TINY, torch.float32, KVFormats.of("fp32"))
 
     assert caught.value.reason is StartReason.CONFIG_INVALID
 

@@ -1,0 +1,78 @@
+"""Quantised keys and values on the CPU path, in torch: written with their scales, and dequantised, a row's past at a
+time, to be attended to as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from kvik_engine.attention.backend import AttentionBatch
+from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_kernels.quantised import dequantise, quantise
+
+
+class DequantisingPath:
+    """See cpu_backend.CpuPath: every row goes the way of long ones."""
+
+    name = ""
+    most_tokens = 0
+
+    def plan(self, batch: AttentionBatch, rows: Sequence[int], cache: KVCache) -> NoReturn:
+        raise AssertionError("no row has so few tokens")
+
+    def plan_writes(self, batch: AttentionBatch, cache: KVCache) -> QuantisingWrites:
+        return QuantisingWrites(batch.slots // cache.block_tokens, batch.slots % cache.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisingWrites:
+    """See cpu_backend.TokenWrites."""
+
+    blocks: Tensor
+    """int64 [tokens]."""
+    offsets: Tensor
+
+    def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
+        assert value is not None, "start-up refuses quantised latents"
+        self._keep(key, cache.keys, cache.key_scales)
+        self._keep(value.nan_to_num(), cache.values, cache.value_scales)
+
+    def _keep(self, vectors: Tensor, cache: Tensor, scales: Tensor | None) -> None:
+        """[tokens, heads, width]: the indices stand on both sides of the head dimension, which puts tokens first."""
+        if scales is None:
+            cache[self.blocks, :, self.offsets] = vectors
+        else:
+            kept, scales[self.blocks, :, self.offsets] = quantise(vectors, cache.dtype)
+            cache[self.blocks, :, self.offsets] = kept
+
+
+@dataclass(frozen=True, slots=True)
+class DequantisedPast:
+    """See cpu_gathered.Past. Whole blocks are read; what they hold outside of the past is dropped."""
+
+    blocks: Tensor
+    """int64 [blocks that the past lies in]."""
+    tokens: slice
+    """The past's, among those of the blocks."""
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, block_table: Tensor, begin: int, end: int, cache: KVCache) -> DequantisedPast:
+        size = cache.block_tokens
+        base = begin // size * size
+        return cls(block_table[begin // size : -(-end // size)].long(), slice(begin - base, end - base), cache.dtype)
+
+    def keys(self, cache: LayerCache) -> Tensor:
+        return self._whole(cache.keys, cache.key_scales)
+
+    def values(self, cache: LayerCache) -> Tensor:
+        return self._whole(cache.values, cache.value_scales)
+
+    def _whole(self, cache: Tensor, scales: Tensor | None) -> Tensor:
+        found = cache[self.blocks]
+        vectors = found if scales is None else dequantise(found, scales[self.blocks]).to(self.dtype)
+        return vectors.transpose(0, 1).flatten(1, 2)[:, self.tokens]

@@ -1,0 +1,133 @@
+"""kv_write and paged_attention over quantised caches in Triton's interpreter: the bytes of the plain torch truth, and
+its attention over what they stand for."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from kvik_kernels import kv_write, paged_attention
+from kvik_kernels.kv_write.naive import naive_kv_write
+from kvik_kernels.paged_attention.naive import naive_paged_attention
+from kvik_kernels.testing import PagedCase, Row, assert_close, paged_case, quantised_case, tolerance
+
+INT8, FP8 = torch.int8, torch.float8_e4m3fn
+MIXED = [Row(37, 37), Row(50, 1), Row(61, 13), Row(1, 1), Row(20, 3)]
+DECODE = [Row(1, 1), Row(37, 1), Row(0, 1), Row(300, 1)]
+PAIRS = [(INT8, INT8), (FP8, FP8), (INT8, FP8), (FP8, INT8), (INT8, None), (None, INT8)]
+"""Dtypes of keys and values; None: as they are computed."""
+
+
+def name(pair: tuple[torch.dtype | None, ...]) -> str:
+    return "-".join("plain" if each is None else str(each).removeprefix("torch.") for each in pair)
+
+
+by_pair = pytest.mark.parametrize("pair", PAIRS, ids=name)
+
+
+def quantised(
+    rows: list[Row],
+    pair: tuple[torch.dtype | None, torch.dtype | None],
+    dtype: torch.dtype,
+    *,
+    q_heads: int = 9,
+    kv_heads: int = 3,
+    head_dim: int = 64,
+    block_tokens: int = 16,
+    window: int | None = None,
+) -> PagedCase:
+    case = paged_case(
+        rows,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_tokens=block_tokens,
+        dtype=dtype,
+        window=window,
+    )
+    return quantised_case(case, pair[0] or dtype, pair[1] or dtype)
+
+
+def check(case: PagedCase) -> None:
+    want = naive_paged_attention(*case.attention_arguments, **case.options)
+    got = paged_attention(*case.attention_arguments, **case.options, max_query_len=case.max_query_len)
+    assert_close("out", got, want, **tolerance(case.q.dtype))
+
+
+@by_pair
+@pytest.mark.parametrize(("rows", "dtype"), [(MIXED, torch.float32), (DECODE, torch.float16)], ids=["mixed", "decode"])
+def test_attention_equals_dequantising_first_in_head_groups_of_three(
+    pair: tuple[torch.dtype | None, torch.dtype | None], rows: list[Row], dtype: torch.dtype
+) -> None:
+    """What no token fills has scales of NaN, and NaN for float8."""
+    check(quantised(rows, pair, dtype))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "block_tokens"),
+    [
+        pytest.param(*shape, marks=() if shape in ((80, 8), (5, 32)) else pytest.mark.long)
+        for shape in itertools.product((5, 80, 128), (8, 16, 32))
+    ],
+)
+@pytest.mark.parametrize("rows", [MIXED, DECODE], ids=["mixed", "decode"])
+def test_odd_head_dims_and_blocks(rows: list[Row], head_dim: int, block_tokens: int) -> None:
+    check(
+        quantised(rows, (INT8, FP8), torch.float32, q_heads=4, kv_heads=2, head_dim=head_dim, block_tokens=block_tokens)
+    )
+
+
+@pytest.mark.parametrize("rows", [MIXED, [Row(2000, 1), Row(3, 1)]], ids=["mixed", "split-decode"])
+def test_a_window_reads_nothing_behind_it(rows: list[Row]) -> None:
+    check(quantised(rows, (INT8, INT8), torch.float32, q_heads=6, kv_heads=2, head_dim=24, block_tokens=8, window=21))
+
+
+def empty_cache(pair: tuple[torch.dtype | None, ...], dtype: torch.dtype, heads: int, width: int) -> PagedCase:
+    """A cache of five blocks, all NaN."""
+    case = paged_case([Row(64, 1)], q_heads=heads, kv_heads=heads, head_dim=width, dtype=dtype)
+    case.k_cache.fill_(math.nan)
+    case.v_cache.fill_(math.nan)
+    return quantised_case(case, pair[0] or dtype, pair[1] or dtype)
+
+
+@by_pair
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("heads", "width"), [(3, 64), (5, 80), (2, 1)])
+def test_written_bytes_are_those_of_the_truth_and_nothing_else_changes(
+    pair: tuple[torch.dtype | None, torch.dtype | None], dtype: torch.dtype, heads: int, width: int
+) -> None:
+    got, want = (empty_cache(pair, dtype, heads, width) for _ in range(2))
+    k, v = torch.randn(2, 12, heads, width)
+    sizes = torch.logspace(-30, 4, 12)[:, None, None]
+    k, v = (k * sizes).to(dtype), (v * sizes.flip(0)).to(dtype)
+    k[3] = v[4] = 0.0
+    slots = torch.randperm(64)[:12] + 16
+    for write, case in ((kv_write, got), (naive_kv_write, want)):
+        write(k, v, case.k_cache, case.v_cache, slots, k_scales=case.k_scales, v_scales=case.v_scales)
+
+    def whole(case: PagedCase) -> torch.Tensor:
+        assert case.k_cache.untyped_storage().data_ptr() == case.v_cache.untyped_storage().data_ptr()
+        return torch.empty(0, dtype=torch.uint8).set_(case.k_cache.untyped_storage())
+
+    assert torch.equal(whole(got), whole(want))
+
+
+@pytest.mark.parametrize("dtype", [INT8, FP8], ids=str)
+def test_what_is_not_finite_is_kept_finite(dtype: torch.dtype) -> None:
+    case = empty_cache((dtype, dtype), torch.float32, 1, 64)
+    k = torch.randn(3, 1, 64)
+    k[0, 0, :3] = torch.tensor([math.nan, math.inf, -math.inf])
+    k[1, 0, 5] = torch.finfo(torch.float32).max
+    want = empty_cache((dtype, dtype), torch.float32, 1, 64)
+    slots = torch.tensor([16, 33, 47])
+    kv_write(k, k, case.k_cache, case.v_cache, slots, k_scales=case.k_scales, v_scales=case.v_scales)
+    naive_kv_write(k, k, want.k_cache, want.v_cache, slots, k_scales=want.k_scales, v_scales=want.v_scales)
+
+    assert case.k_scales is not None
+    assert want.k_scales is not None
+    for slot in slots.tolist():
+        block, offset = divmod(slot, 16)
+        kept = case.v_cache[block, 0, offset].float() * case.k_scales[block, 0, offset].float()
+        assert kept.isfinite().all()
+        assert torch.equal(case.v_cache[block, 0, offset].float(), want.v_cache[block, 0, offset].float())
