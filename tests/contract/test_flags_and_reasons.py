@@ -46,6 +46,8 @@ EVERYTHING: dict[str, Any] = {
     "kvCache": {
         "size": "1.5Gi",
         "blockTokens": 32,
+        "keyDtype": "INT8",
+        "valueDtype": "FP8",
         "swapSpace": "0.5Gi",
         "diskCache": {"size": "2.5G"},
         "prefixCache": "BlockHash",
@@ -77,6 +79,8 @@ def test_the_engine_reads_every_flag_as_the_pool_means_it() -> None:
         "swap_threshold_tokens": 1000,
         "kv_cache_size": 3 * 2**29,
         "block_tokens": 32,
+        "kv_key_dtype": "int8",
+        "kv_value_dtype": "fp8",
         "swap_space": 2**29,
         "disk_cache": "/var/cache/kvik-kv",
         "disk_cache_size": 2_500_000_000,

@@ -102,6 +102,8 @@ EVERYTHING: dict[str, Any] = {
     "kvCache": {
         "size": "1.5Gi",
         "blockTokens": 32,
+        "keyDtype": "INT8",
+        "valueDtype": "FP8",
         "swapSpace": "4Gi",
         "diskCache": {"size": "20Gi"},
         "prefixCache": "BlockHash",

@@ -120,6 +120,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "zero_kv": ({"kvCache": {"size": "0"}}, "spec.kvCache.size", "greater than 0, not 0"),
     "odd_block": ({"kvCache": {"blockTokens": 17}}, "spec.kvCache.blockTokens", "supported values"),
+    "unknown_kv_dtype": ({"kvCache": {"keyDtype": "INT3"}}, "spec.kvCache.keyDtype", "supported values"),
     "unknown_prefix_cache": ({"kvCache": {"prefixCache": "Tree"}}, "spec.kvCache.prefixCache", "Radix"),
     "hundred_percent": ({"kvCache": {"memoryPercent": 100}}, "spec.kvCache.memoryPercent", "less than or equal to 98"),
     "accelerator_on_cpu": (

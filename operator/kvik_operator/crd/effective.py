@@ -15,6 +15,7 @@ from kvik_operator.crd.inferencepool import (
     Batching,
     Device,
     Dtype,
+    KvDtype,
     PodFullAt,
     PoolSpec,
     PreemptionMode,
@@ -54,6 +55,9 @@ class EffectiveKvCache:
     """A quantity; None: what memory_percent leaves beside weights and activations."""
     memory_percent: int | None
     block_tokens: int
+    key_dtype: KvDtype
+    """Auto: as the model computes."""
+    value_dtype: KvDtype
     swap_space: str
     """A quantity of host memory, on top of the memory request; 0: none."""
     disk_cache: str | None
@@ -236,6 +240,8 @@ def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
         size=size,
         memory_percent=explicit.memory_percent if explicit.memory_percent is not None else by_default,
         block_tokens=_first(explicit.block_tokens, DEFAULT_BLOCK_TOKENS),
+        key_dtype=explicit.key_dtype or KvDtype.AUTO,
+        value_dtype=explicit.value_dtype or KvDtype.AUTO,
         swap_space="0" if explicit.swap_space is None else _quantity("spec.kvCache.swapSpace", explicit.swap_space),
         disk_cache=None if disk is None else _quantity("spec.kvCache.diskCache.size", disk.size),
         prefix_cache=explicit.prefix_cache or PrefixCache.RADIX,

@@ -33,6 +33,12 @@ class Dtype(StrEnum):
     FP16 = "FP16"
 
 
+class KvDtype(StrEnum):
+    AUTO = "Auto"
+    INT8 = "INT8"
+    FP8 = "FP8"
+
+
 class PreemptionMode(StrEnum):
     AUTO = "Auto"
     SWAP = "Swap"
@@ -118,6 +124,8 @@ class KvCache(_Base, frozen=True):
     size: Quantity | None = None
     memory_percent: int | None = None
     block_tokens: int | None = None
+    key_dtype: KvDtype | None = None
+    value_dtype: KvDtype | None = None
     swap_space: Quantity | None = None
     disk_cache: DiskCache | None = None
     prefix_cache: PrefixCache | None = None

@@ -49,6 +49,8 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource, engine
         "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
+        "kv-key-dtype": kv.key_dtype and kv.key_dtype.lower(),
+        "kv-value-dtype": kv.value_dtype and kv.value_dtype.lower(),
         "swap-space": _bytes(None if kv.swap_space is None else effective.kv_cache.swap_space),
         "disk-cache": None if kv.disk_cache is None else DISK_CACHE_DIR,
         "disk-cache-size": _bytes(effective.kv_cache.disk_cache),

@@ -48,6 +48,8 @@ SERVE: Final[Mapping[str, Flag]] = {
     "kv-cache-size": Flag("kvCache.size"),
     "memory-fraction": Flag("kvCache.memoryPercent"),
     "block-tokens": Flag("kvCache.blockTokens"),
+    "kv-key-dtype": Flag("kvCache.keyDtype"),
+    "kv-value-dtype": Flag("kvCache.valueDtype"),
     "swap-space": Flag("kvCache.swapSpace"),
     "disk-cache": Flag("kvCache.diskCache.size"),
     "disk-cache-size": Flag("kvCache.diskCache.size"),

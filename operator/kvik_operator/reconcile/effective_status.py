@@ -37,6 +37,8 @@ def effective_status(effective: Effective) -> Json:
                 "size": kv.size,
                 "memoryPercent": kv.memory_percent,
                 "blockTokens": kv.block_tokens,
+                "keyDtype": str(kv.key_dtype),
+                "valueDtype": str(kv.value_dtype),
                 "swapSpace": kv.swap_space,
                 "diskCache": None if kv.disk_cache is None else {"size": kv.disk_cache},
                 "prefixCache": str(kv.prefix_cache),

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.crd.effective import Effective, EffectiveApiKeys, disk_cache_room, effective
-from kvik_operator.crd.inferencepool import Admission, Dtype, PreemptionMode, PrefixCache
+from kvik_operator.crd.inferencepool import Admission, Dtype, KvDtype, PreemptionMode, PrefixCache
 from kvik_operator.crd.quantities import parse_quantity
 from kvik_operator.errors import PoolError
 from tests.support.pools import SOURCE, spec_of
@@ -130,6 +130,7 @@ def test_absent_engine_settings_are_the_documented_ones() -> None:
     assert values.model.max_context_tokens is None
     assert (values.kv_cache.memory_percent, values.kv_cache.size) == (90, None)
     assert (values.kv_cache.block_tokens, values.kv_cache.prefix_cache) == (16, PrefixCache.RADIX)
+    assert (values.kv_cache.key_dtype, values.kv_cache.value_dtype) == (KvDtype.AUTO, KvDtype.AUTO)
 
 
 def test_an_explicit_kv_size_leaves_no_memory_percent() -> None:

@@ -73,6 +73,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "api_keys": {"apiKeys": {"secretRef": {"name": "clients"}}},
     "memory_percent": {"kvCache": {"memoryPercent": 50}},
     "block": {"kvCache": {"blockTokens": 32}},
+    "keys_quantised": {"kvCache": {"keyDtype": "INT8"}},
+    "values_quantised": {"kvCache": {"valueDtype": "FP8"}},
     "prefix_cache": {"kvCache": {"prefixCache": "Disabled"}},
     "device": {"resources": {"device": "CPU"}},
     "memory": {"resources": {"requests": {"memory": "1Gi"}}},
@@ -174,7 +176,13 @@ def test_every_explicit_engine_setting_becomes_a_flag() -> None:
     spec = spec_of(
         model={"source": SOURCE, "name": "m", "dtype": "BF16", "maxContextTokens": 1024},
         slo={"class": "Interactive"},
-        kvCache={"memoryPercent": 85, "blockTokens": 8, "prefixCache": "BlockHash"},
+        kvCache={
+            "memoryPercent": 85,
+            "blockTokens": 8,
+            "keyDtype": "FP8",
+            "valueDtype": "Auto",
+            "prefixCache": "BlockHash",
+        },
         drain={"timeout": "1500ms"},
     )
     args = container(render(spec))["args"]
@@ -185,6 +193,8 @@ def test_every_explicit_engine_setting_becomes_a_flag() -> None:
         "--slo-class=interactive",
         "--memory-fraction=0.85",
         "--block-tokens=8",
+        "--kv-key-dtype=fp8",
+        "--kv-value-dtype=auto",
         "--prefix-cache=block-hash",
         "--drain-timeout=1500ms",
         "--device=gpu",

@@ -56,6 +56,8 @@ EVERY_GROUP: dict[str, Any] = {
     "kvCache": {
         "memoryPercent": 85,
         "blockTokens": 32,
+        "keyDtype": "INT8",
+        "valueDtype": "FP8",
         "swapSpace": "4Gi",
         "diskCache": {"size": "20Gi"},
         "prefixCache": "BlockHash",
