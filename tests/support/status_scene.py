@@ -48,6 +48,12 @@ class Scene:
         pool["status"] = merged(pool.get("status") or {}, update.patch)
         return update
 
+    def revision(self) -> dict[str, str]:
+        """As status has it."""
+        assert self.cluster.stored_pool is not None
+        told: dict[str, str] = self.cluster.stored_pool["status"]["revision"]
+        return told
+
     def condition(self, type_: str) -> tuple[str, str, str]:
         found = self.cluster.condition(type_)
         return found["status"], found["reason"], found["message"]

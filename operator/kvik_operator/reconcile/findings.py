@@ -40,6 +40,8 @@ class Findings:
     applied: Applied
     scaling: ScalingReport | None
     observed: Observed
+    reached: bool
+    """Whether the revision in use had every pod ready at some time before."""
     too_old: EngineTooOld | None = None
 
     @property

@@ -48,12 +48,13 @@ def _is_complete(findings: Findings) -> bool:
     if not is_observed(deployed):
         # Something was written that made no pod old: replicas, mostly.
         told = find(findings.observed.pool.status.get("conditions") or (), _TYPE) or {}
-        return told.get("status") == "True" and bool(findings.pods or findings.stopped)
+        return told.get("status") == "True" and (findings.stopped or (findings.reached and bool(findings.pods)))
     status, progressing = deployed.get("status") or {}, deployment_condition(deployed, "Progressing") or {}
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     all_ready = total == findings.wanted == status.get("availableReplicas", 0)
-    # The Deployment keeps its word after the roll.
-    return bool(updated == total and (all_ready or progressing.get("reason") == "NewReplicaSetAvailable"))
+    # The Deployment keeps its word after the roll, but gives it as well for a template that came while it had no pods.
+    kept_word = findings.reached and progressing.get("reason") == "NewReplicaSetAvailable"
+    return bool(updated == total and (all_ready or kept_word))
 
 
 def _how_far(findings: Findings) -> str:

@@ -76,8 +76,10 @@ def status_update(
         if state.ready and newest in (None, state.template_hash)  # an older pod may serve another model
     ]
     infos = [info for pod in ready_pods if (info := reports.infos.get(pod["metadata"].get("uid", ""))) is not None]
-    findings = Findings(wanted, states, infos, applied, reports.scaling, observed, _too_old(in_use, observed))
     previous = observed.pool.status
+    reached = in_use is not None and (previous.get("revision") or {}).get("current") == in_use.revision.name
+    too_old = _too_old(in_use, observed)
+    findings = Findings(wanted, states, infos, applied, reports.scaling, observed, reached, too_old)
     conditions = to_api(
         pool_conditions(findings), previous.get("conditions") or (), observed.pool.generation, observed.now
     )
@@ -86,7 +88,7 @@ def status_update(
             "observedGeneration": observed.pool.generation,
             **_counts(observed.key, wanted, len(states), sum(state.ready for state in states)),
             "conditions": conditions,
-            "revision": _revision(in_use, conditions, previous),
+            "revision": _revision(in_use, wanted, conditions, previous),
             "engine": _engine(in_use, infos, previous),
             "effective": _effective(in_use, observed, previous),
             "model": _model(infos) or previous.get("model"),
@@ -152,12 +154,12 @@ def _counts(key: PoolKey, wanted: int, replicas: int, ready: int) -> Json:
     }
 
 
-def _revision(in_use: InUse | None, conditions: Sequence[Object], previous: Object) -> Json | None:
-    """`current` is what the last complete roll brought."""
+def _revision(in_use: InUse | None, wanted: int, conditions: Sequence[Object], previous: Object) -> Json | None:
+    """`current` is what the last complete roll brought. In a stopped pool no roll brings anything."""
     before: Object = previous.get("revision") or {}
     if in_use is None:
         return dict(before) or None
-    complete = (find(conditions, ConditionType.ROLLOUT_COMPLETE) or {}).get("status") == "True"
+    complete = wanted > 0 and (find(conditions, ConditionType.ROLLOUT_COMPLETE) or {}).get("status") == "True"
     return {"current": in_use.revision.name if complete else before.get("current"), "updated": in_use.revision.name}
 
 

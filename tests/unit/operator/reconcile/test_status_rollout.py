@@ -40,11 +40,38 @@ def test_scaling_and_restarts_are_no_rollouts(replicas: int, available: int) -> 
     """Each of them would else tell of a roll by a condition that flips and two Events."""
     scene = Scene(wanted=3)
     rolled_out = pod_condition("Progressing", True, -60, reason="NewReplicaSetAvailable")
+    scene.look()
     counts = {"replicas": replicas, "updatedReplicas": replicas, "availableReplicas": available}
     scene.deployment = make_deployment(3, **counts, conditions=[rolled_out])
     scene.pods = [make_pod("a", ready=True)]
     scene.look()
     assert scene.condition("RolloutComplete")[:2] == ("True", "RolloutComplete")
+
+
+def test_a_change_made_while_stopped_is_complete_once_a_pod_of_it_was_ready() -> None:
+    """The Deployment itself takes a template that came while it had no pods for available for ever."""
+    scene = Scene(wanted=0)
+    rolled_out = pod_condition("Progressing", True, -60, reason="NewReplicaSetAvailable")
+    scene.look()
+    assert scene.condition("RolloutComplete")[0] == "True"
+    assert "current" not in scene.revision()
+
+    scene.wanted = 1
+    scene.deployment = make_deployment(1, observedGeneration=0, conditions=[rolled_out])
+    scene.pods = [make_pod("a")]
+    scene.look()
+    assert scene.condition("RolloutComplete")[:2] == ("False", "RollingOut")
+    scene.deployment = make_deployment(1, availableReplicas=0, conditions=[rolled_out])
+    for _ in range(2):
+        scene.look()
+        assert scene.condition("RolloutComplete")[:2] == ("False", "RollingOut")
+    assert "current" not in scene.revision()
+
+    scene.deployment = make_deployment(1, conditions=[rolled_out])
+    scene.pods = [make_pod("a", ready=True)]
+    scene.look()
+    assert scene.condition("RolloutComplete")[0] == "True"
+    assert scene.revision()["current"] == scene.revision()["updated"]
 
 
 def test_a_new_template_is_a_rollout_as_soon_as_it_is_written() -> None:
