@@ -33,6 +33,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.say(said + (" (dry run)" if options.dry_run else ""))
         for change in changes:
             session.say(f"  {change_line(change)}")
+        if "apiKeys" in pool["spec"] and "apiKeys" not in revision.spec:
+            session.say("  without apiKeys, the pool answers everybody who reaches it")
         patch = {
             "metadata": {"resourceVersion": pool["metadata"]["resourceVersion"]},
             "spec": merge_patch(pool["spec"], restored(pool["spec"], revision)),

@@ -57,6 +57,14 @@ def test_replicas_scaling_rollout_and_the_service_accounts_annotations_stay() ->
     }
 
 
+def test_a_pool_that_loses_its_keys_is_told_of() -> None:
+    keys = {"secretRef": {"name": "clients"}}
+    revisions = [make_revision(1), make_revision(2, apiKeys=keys)]
+    api = PluginApi(spec={"model": {"source": "file:///models/x"}, "apiKeys": keys}, revisions=revisions)
+    code, said = plugin(api, "rollback", "chat")
+    assert (code, said[-1]) == (0, "  without apiKeys, the pool answers everybody who reaches it")
+
+
 def test_a_revision_is_named_by_number_or_name() -> None:
     by_number, by_name = pool(), pool()
     plugin(by_number, "rollback", "chat", "--to", "1")
