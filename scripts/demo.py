@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -232,22 +232,30 @@ def up() -> None:
     say(f"kubectl get {POOLS}")
     print(kubectl.run("get", POOLS))
     print(f"Done in {time.monotonic() - started:.0f} s. What to try next:\n")
-    kubectl_here = f"{cluster.kubectl} -n {NAMESPACE}"
-    for line in (
-        f"export KUBECONFIG={cluster.kubeconfig}",
-        f"{kubectl_here} describe {POOLS} {POOL}",
-        f"{kubectl_here} port-forward service/{POOL} 8000    # then http://localhost:8000/v1, model {MODEL}",
-        f"{kubectl_here} explain {POOLS}.spec",
+    for line in what_next(cluster):
+        print(f"  {line}")
+
+
+def what_next(cluster: Cluster) -> Sequence[str]:
+    """Lines for a shell. The PATH has the cluster's own kubectl and helm, and the plugin behind `kubectl kvik`."""
+    body = {"model": MODEL, "temperature": 0, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    header = shlex.quote("Content-Type: application/json")
+    return (
+        f"export KUBECONFIG={cluster.kubeconfig} PATH={Path(cluster.kubectl).parent}:{ROOT / '.venv' / 'bin'}:$PATH",
+        f"kubectl -n {NAMESPACE} describe {POOLS} {POOL}",
+        f"kubectl kvik explain {POOL} -n {NAMESPACE}    # why it has as many pods; also top, history, upgrade, drain",
+        f"kubectl -n {NAMESPACE} port-forward service/{POOL} 8000 &",
+        f"curl -s http://localhost:8000/v1/chat/completions -H {header} -d {shlex.quote(json.dumps(body))}",
+        f"kubectl explain {POOLS}.spec",
         "make demo-down      # remove the pool and the operator",
         "make cluster-down   # remove the cluster",
-    ):
-        print(f"  {line}")
+    )
 
 
 def down() -> None:
     """Pool first, so that its operator is still there to let streams end; then the releases and namespaces.
 
-    Deleting the API deletes every pool of the cluster: on a cluster that others use, it goes only when no pool is left.
+    Deleting the API deletes every pool of the cluster, so it goes only when no pool is left.
     """
     cluster = cluster_found()
     if cluster is None:
@@ -256,11 +264,10 @@ def down() -> None:
     say(f"Removing {NAMESPACE}: about half a minute, since engines end their streams first")
     remove_namespace(cluster.in_namespace(NAMESPACE), borrowed=cluster.borrowed)
     system = cluster.in_namespace(SYSTEM)
-    if cluster.borrowed:
-        pools = system.list(POOLS, all_namespaces=True) if system.get("crd", POOLS) else ()
-        if why := why_keep_operator(system.get("namespace", SYSTEM), pools):
-            say(f"The operator stays: {why}")
-            return
+    pools = system.list(POOLS, all_namespaces=True) if system.get("crd", POOLS) else ()
+    if why := why_keep_operator(system.get("namespace", SYSTEM), pools, borrowed=cluster.borrowed):
+        say(f"The operator stays: {why}")
+        return
     say(f"Removing {SYSTEM}: the operator, the API and their namespace")
     for release in ("kvik", "kvik-crds"):
         cluster.run_helm("uninstall", release, "--ignore-not-found", "--wait")

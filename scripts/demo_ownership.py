@@ -33,14 +33,14 @@ def why_not_install(namespace: Object | None, crd: Object | None) -> str | None:
     return None
 
 
-def why_keep_operator(namespace: Object | None, pools: Sequence[Object]) -> str | None:
-    """Why operator and API must stay on a cluster of others; None: they are the demo's and nobody needs them. Pure.
+def why_keep_operator(namespace: Object | None, pools: Sequence[Object], *, borrowed: bool) -> str | None:
+    """Why operator and API must stay; None: they are the demo's and nobody needs them. Pure.
 
     `pools` are those of all namespaces, once the demo's own are gone.
     """
-    if namespace is None:
+    if borrowed and namespace is None:
         return "the demo's operator is not installed"
-    if not marked(namespace):
+    if borrowed and namespace is not None and not marked(namespace):
         return f"namespace {namespace['metadata']['name']} was not made by the demo"
     if pools:
         names = ", ".join(f"{pool['metadata']['namespace']}/{pool['metadata']['name']}" for pool in pools[:5])

@@ -118,6 +118,15 @@ def test_on_a_cluster_of_others_their_operator_and_their_pools_stay(
     assert taken_down(monkeypatch, world) == ["delete namespace kvik-demo"]
 
 
+def test_a_pool_that_the_reader_made_on_the_demos_own_cluster_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = {"namespace/kvik-system": OURS, f"crd/{demo.POOLS}": CRD}
+    world = World(borrowed=False, objects=objects, pools=[THEIR_POOL])
+    assert taken_down(monkeypatch, world) == ["delete namespace kvik-demo"]
+    assert "The operator stays: it serves pools that the demo did not make: team-a/chat" in capsys.readouterr().out
+
+
 def test_a_namespace_of_the_demos_name_that_somebody_else_made_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(borrowed=True, objects={"namespace/kvik-demo": namespace("kvik-demo", ours=False)})
     with pytest.raises(ClaimError, match="kvik-demo"):
