@@ -25,4 +25,7 @@ def bind_or_refuse(host: str, port: int) -> socket.socket:
     try:
         return bind(host, port)
     except OSError as error:
-        raise StartError(StartReason.PORT_IN_USE, f"{host}:{port} cannot be used: {error.strerror}") from error
+        remedy = "--port and --metrics-port choose others"
+        raise StartError(
+            StartReason.PORT_IN_USE, f"{host}:{port} cannot be used: {error.strerror}; {remedy}"
+        ) from error

@@ -253,7 +253,10 @@ def refuse_unsupported(request: SamplingFields) -> None:
         if value is not None and not harmless(value):
             if field in CONTAINERS:
                 raise UserError(f"{field} is not read: its fields belong at the top level of the request.", param=field)
-            raise UserError(f"{field} with this value is not supported by this server.", param=field)
+            raise UserError(
+                f"{field} is not supported by this server with a value that would change the answer: leave it out.",
+                param=field,
+            )
 
 
 def _type_error(text: str) -> UserError:

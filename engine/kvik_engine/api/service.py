@@ -64,7 +64,11 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """ModelNotFound unless `name` is absent or the served one."""
         if name is not None and name != self.config.model_name:
-            raise ModelNotFound(f"The model {name[:200]!r} does not exist.", param="model", code="model_not_found")
+            raise ModelNotFound(
+                f"The model {name[:200]!r} does not exist: this server has {self.config.model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
 
     async def in_thread(
         self, call: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs

@@ -88,11 +88,11 @@ def size_cache(
         enough = (blocks_held(groups, [least], step_tokens=step_tokens) + 1) * block_bytes
         remedy = f"a KV cache of {_mib_up(enough)}"
         if kv_cache_size is None:
-            remedy += f", so a device of {_mib_up(device_bytes(enough, device_bytes_used, memory_fraction))}"
+            remedy += f", so a device of {_mib_up(device_bytes(enough, device_bytes_used, memory_fraction))},"
         raise StartError(
             StartReason.INSUFFICIENT_MEMORY,
             f"the KV cache would hold {tokens} tokens, {least} are the least ({source}; {per_token} bytes a token); "
-            f"{remedy}, would be enough",
+            f"{remedy} would be enough",
         )
     return Ledger(
         block_tokens=block_tokens,
@@ -151,7 +151,7 @@ def swap_slots(*, swap_space: int, block_bytes: int, host_bytes_total: int, host
 
 
 def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.0f} MiB"
+    return f"{size / (1 << 20):.0f} MiB" if size >= 1 << 20 else f"{size} bytes"
 
 
 def _mib_up(size: int) -> str:
