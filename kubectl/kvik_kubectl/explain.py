@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.say(f"{options.pool}: {_unscaled(pool)}")
         return
     loads = loads_of(session.cluster, options.pool)
-    for line in (*_now(options.pool, pool, loads, full), *_thresholds(_replicas(pool), full)):
+    for line in (*_now(options.pool, pool, loads, full), *_thresholds(_replicas(pool), full), *_driver(pool)):
         session.say(line)
     for line in _told(pool, session):
         session.say(line)
@@ -90,6 +90,15 @@ def _thresholds(replicas: int, full: Full) -> Iterator[str]:
         load, step = percent(full.most_load_for_fewer(replicas)), full.step(replicas)
         period = full.window / SHRINK_PERIODS
         yield f"fewer: up to {load} for {full.window:g} s on end; then {step} in {period:.0f} s at the most"
+
+
+def _driver(pool: Mapping[str, Any]) -> Iterator[str]:
+    """Who writes the replicas, where it is not the operator."""
+    match pool["spec"]["scaling"].get("driver"):
+        case "HPA":
+            yield "driver HPA: its HorizontalPodAutoscaler follows within 15 s, and to fewer after 60 s more"
+        case "External":
+            yield "driver External: the operator only says so; whoever writes spec.replicas decides"
 
 
 def _told(pool: Mapping[str, Any], session: Session) -> Iterator[str]:

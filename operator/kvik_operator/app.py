@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.loop import ScaleLoop
+from kvik_operator.autoscale.rivals import Rivals
 from kvik_operator.autoscale.scrape import Scraper
 from kvik_operator.config import OperatorConfig
 from kvik_operator.errors import ClusterError, Refused
@@ -227,11 +228,14 @@ class Operator:
         config, metrics = self._config, self._metrics
         scraper = Scraper(time.monotonic, metrics)
         async with _transport(config) as transport, scraper, self._beating("scale"):
+            cluster = self._cluster(transport)
             await ScaleLoop(
                 store=self._store,
                 board=self._board,
                 scraper=scraper,
-                writer=self._cluster(transport),
+                writer=cluster,
+                rivals=Rivals(cluster.list_autoscalers, time.monotonic),
+                metrics_api=config.metrics_api is not None,
                 meter=metrics,
                 may_write=self._elector.may_write,
                 enqueue=self._workers.add,

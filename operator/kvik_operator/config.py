@@ -70,6 +70,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
             image_pull_policy=cast(Literal["Always", "IfNotPresent", "Never"], options.image_pull_policy),
             network_policy=_network_policy(options.network_policy),
             hf_endpoint=options.hf_endpoint or None,
+            metrics_api=bool(_METRICS_APIS[options.metrics_api]),
         ),
         namespaces=_namespaces(options.watch_namespace, environ),
         lease_namespace=options.lease_namespace,

@@ -56,13 +56,14 @@ class PoolKey(NamedTuple):
 
 
 class ChildKind(StrEnum):
-    """The kinds that a pool owns."""
+    """The kinds that a pool owns; not every pool has one of each."""
 
     DEPLOYMENT = "Deployment"
     SERVICE = "Service"
     SERVICE_ACCOUNT = "ServiceAccount"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
+    AUTOSCALER = "HorizontalPodAutoscaler"
 
     @property
     def api_version(self) -> str:
@@ -79,6 +80,7 @@ _RESOURCES: Final[dict[ChildKind, tuple[str, str]]] = {
     ChildKind.SERVICE_ACCOUNT: ("v1", "serviceaccounts"),
     ChildKind.POD_DISRUPTION_BUDGET: ("policy/v1", "poddisruptionbudgets"),
     ChildKind.NETWORK_POLICY: ("networking.k8s.io/v1", "networkpolicies"),
+    ChildKind.AUTOSCALER: ("autoscaling/v2", "horizontalpodautoscalers"),
 }
 
 
@@ -110,6 +112,7 @@ class Reason(StrEnum):
     ROLLOUT_COMPLETE = "RolloutComplete"
     AS_EXPECTED = "AsExpected"
     SCALING_ON_LOAD = "ScalingOnLoad"
+    LOAD_PUBLISHED = "LoadPublished"
     # On the way.
     STARTING = "Starting"
     MODEL_FETCHING = "ModelFetching"
@@ -117,6 +120,7 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut"
     SURGE_UNSCHEDULABLE = "SurgeUnschedulable"
     OBSERVING_LOAD = "ObservingLoad"
+    SWITCHING_DRIVER = "SwitchingDriver"
     # A choice of the user's.
     STOPPED = "Stopped"
     FIXED_REPLICAS = "FixedReplicas"
@@ -155,6 +159,8 @@ class Reason(StrEnum):
     # Scaling.
     NO_LOAD_DATA = "NoLoadData"
     CONTESTED = "Contested"
+    METRICS_API_OFF = "MetricsAPIOff"
+    AUTOSCALER_FAILED = "AutoscalerFailed"
     # Pods disagree.
     MODEL_DIFFERS = "ModelDiffers"
     # The pool asks for what its engine does not have.

@@ -16,8 +16,9 @@ import yaml
 
 from kvik_operator.metrics_api.certificates import LIFE, Held, make_pair
 from tests.cluster.free_ports import free_ports
+from tests.support.kubectl import condition
 from tests.support.operator_process import OperatorProcess
-from tests.support.operator_rig import Rig, eventually
+from tests.support.operator_rig import AUTOSCALERS, Rig, eventually
 from tests.support.running_operator import NAME, NAMESPACE, RELEASE, helm
 from tests.support.service_stand_in import ServiceStandIn
 
@@ -235,6 +236,58 @@ def test_a_hand_written_autoscaler_scales_a_pool_up_and_down(served: Served) -> 
     eventually("three replicas", lambda: (rig.pool(name) or {})["spec"]["replicas"] == 3, 60, lambda: hpa_status(rig))
     rig.kubelet.set_load(waiting=0)
     eventually("one replica", lambda: (rig.pool(name) or {})["spec"]["replicas"] == 1, 60, lambda: hpa_status(rig))
+
+
+def test_driver_hpa_scales_by_kubernetes_own_autoscaler_and_a_switch_leaves_the_right_objects(served: Served) -> None:
+    rig = served.rig
+    served.start()
+    rig.create(scaling={"maxReplicas": 3, "driver": "HPA", "scaleDownStabilization": "5s"})
+    rig.wait_ready()
+    rig.kubelet.set_load(waiting=8)
+    eventually("two replicas", lambda: (rig.pool() or {})["spec"]["replicas"] >= 2, 60, lambda: hpa_status(rig))
+    eventually("the Event", lambda: rig.events("ScaledUp"), 20, rig.explain)
+    assert "by driver HPA: 160 % of full x 1 pod / 75 % -> 3, at most doubling" in rig.events("ScaledUp")[0]["message"]
+    active = condition(rig.pool(), "ScalingActive") or {}
+    assert (active["status"], active["message"].startswith("driver HPA: ")) == ("True", True)
+    (autoscaler,) = rig.listed(AUTOSCALERS)
+    assert autoscaler["metadata"]["ownerReferences"][0]["kind"] == "InferencePool"
+
+    rig.patch({"scaling": {"driver": "External"}})
+    eventually("no autoscaler", lambda: not rig.listed(AUTOSCALERS), 20, rig.explain)
+    eventually("External to be told", lambda: scaling_message(rig).startswith("driver External: "), 20, rig.explain)
+    rig.patch({"scaling": {"driver": "Native"}})
+    rig.kubelet.set_load()
+    eventually("one replica", lambda: (rig.pool() or {})["spec"]["replicas"] == 1, 60, rig.explain)
+    assert rig.listed(AUTOSCALERS) == []
+
+
+@pytest.mark.long
+def test_a_foreign_autoscaler_is_told_of_and_nobody_fights_it(served: Served) -> None:
+    rig = served.rig
+    served.start()
+    rig.create(scaling={"maxReplicas": 3})
+    rig.wait_ready()
+    hpa = yaml.safe_load(EXAMPLE.read_text().replace("name: smollm2", "name: chat"))
+    rig.kubectl("apply", "--filename=-", stdin=json.dumps(hpa))
+    reason = "the HorizontalPodAutoscaler chat scales this pool, too"
+    eventually("it to be told of", lambda: scaling_message(rig).startswith(reason), 100, rig.explain)
+    eventually("the Warning", lambda: rig.events("Contested"), 20, rig.explain)
+    rig.kubectl("delete", "horizontalpodautoscaler/chat")
+    eventually("scaling to go on", lambda: not scaling_message(rig).startswith(reason), 160, rig.explain)
+
+
+@pytest.mark.long
+def test_driver_hpa_without_the_metrics_api_is_a_condition(operated: Rig) -> None:
+    rig = operated
+    rig.operator()
+    rig.create(scaling={"maxReplicas": 3, "driver": "HPA"})
+    rig.wait_ready()
+    eventually("it to be said", lambda: "set metricsAPI.enabled of the chart" in scaling_message(rig), 40, rig.explain)
+    assert rig.listed(AUTOSCALERS) == []
+
+
+def scaling_message(rig: Rig) -> str:
+    return (condition(rig.pool(), "ScalingActive") or {}).get("message", "")
 
 
 def hpa_status(rig: Rig) -> str:

@@ -14,6 +14,7 @@ Object = Mapping[str, Any]
 _VERSIONS = {
     "": "api/v1",
     "apps": "apis/apps/v1",
+    "autoscaling": "apis/autoscaling/v2",
     "networking.k8s.io": "apis/networking.k8s.io/v1",
     "policy": "apis/policy/v1",
 }

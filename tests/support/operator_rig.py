@@ -28,7 +28,8 @@ CHILDREN = (
     "poddisruptionbudgets.policy",
     "networkpolicies.networking.k8s.io",
 )
-"""As kubectl names the kinds that a pool owns."""
+"""As kubectl names the kinds that every pool owns."""
+AUTOSCALERS = "horizontalpodautoscalers.autoscaling"
 POOL = {"group": "kvik.dev", "version": "v1alpha1", "plural": "inferencepools"}
 COLLECTED_WITHIN = 90
 """Kubernetes' own garbage collector looks for new kinds of owners every 30 s, and then has to read them."""
@@ -161,7 +162,8 @@ class Rig:
 
     def cleared(self, name: str = "chat") -> bool:
         """Nothing is left of the pool."""
-        return not (self.children(name) or self.revisions(name) or self.pods(name))
+        left = self.children(name) or self.revisions(name) or self.pods(name) or self.listed(AUTOSCALERS, name)
+        return not left
 
     def events(self, reason: str) -> list[Object]:
         """An Event comes after what it tells of: wait for it."""

@@ -23,7 +23,11 @@ class Operator:
     def restart(self, options: ReconcileOptions | None = None) -> None:
         images = EngineImages(gpu="kvik/engine:1", cpu="kvik/engine:1-cpu")
         self.reconciler = Reconciler(
-            self.cluster, self.cluster, self.cluster, options or ReconcileOptions(images=images), lambda: self.time
+            self.cluster,
+            self.cluster,
+            self.cluster,
+            options or ReconcileOptions(images=images, metrics_api=True),
+            lambda: self.time,
         )
 
     async def look(self, after: float = 0) -> Requeue | None:

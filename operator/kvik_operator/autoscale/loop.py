@@ -13,17 +13,19 @@ from typing import Any, Final, Protocol
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.contest import Contest
 from kvik_operator.autoscale.decide import decide
+from kvik_operator.autoscale.drivers import Standing, standing
 from kvik_operator.autoscale.history import KEPT, read_history
 from kvik_operator.autoscale.load import pool_load
+from kvik_operator.autoscale.rivals import is_the_operators
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
 from kvik_operator.counted import counted
 from kvik_operator.crd.conditions import find
 from kvik_operator.crd.effective import effective
-from kvik_operator.crd.inferencepool import InferencePool, is_paused
+from kvik_operator.crd.inferencepool import InferencePool, ScalingDriver, is_paused
 from kvik_operator.errors import ClusterError, Conflict, PoolError, Refused, Unavailable
-from kvik_operator.names import PORT_METRICS, ConditionType, PoolKey, Reason
+from kvik_operator.names import PORT_METRICS, ChildKind, ConditionType, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScaleStep, ScalingReport
 from kvik_operator.telemetry.logging import log_context
 
@@ -40,6 +42,8 @@ class Store(Protocol):
 
     def pods(self, key: PoolKey) -> Sequence[Object]: ...
 
+    def child(self, key: PoolKey, kind: ChildKind) -> Object | None: ...
+
     def pool_keys(self) -> set[PoolKey]: ...
 
 
@@ -55,6 +59,12 @@ class ScaleWriter(Protocol):
     async def read_pool(self, key: PoolKey) -> Object | None: ...
 
     def emit(self, event: PlannedEvent) -> None: ...
+
+
+class Rivals(Protocol):
+    async def look(self, namespaces: Iterable[str]) -> None: ...
+
+    def of(self, key: PoolKey) -> str | None: ...
 
 
 class ScaleMeter(Protocol):
@@ -74,11 +84,16 @@ class _Pool:
     uid: str
     memory: PoolMemory = field(default_factory=PoolMemory)
     contest: Contest = field(default_factory=Contest)
+    replicas: int | None = None
+    """What it asked for at the last look, where somebody else writes that."""
     history: tuple[ScaleStep, ...] = ()
 
 
 class ScaleLoop:
-    """`may_write`: whether this process is the leader. `clock` is monotonic, `utcnow` for people."""
+    """`may_write`: whether this process is the leader. `metrics_api`: whether it serves what driver HPA reads.
+
+    `clock` is monotonic, `utcnow` for people.
+    """
 
     def __init__(
         self,
@@ -87,6 +102,8 @@ class ScaleLoop:
         board: Board,
         scraper: Scraper,
         writer: ScaleWriter,
+        rivals: Rivals,
+        metrics_api: bool,
         meter: ScaleMeter,
         may_write: Callable[[], bool],
         enqueue: Callable[[Iterable[PoolKey]], None],
@@ -97,6 +114,8 @@ class ScaleLoop:
         self._board = board
         self._scraper = scraper
         self._writer = writer
+        self._rivals = rivals
+        self._metrics_api = metrics_api
         self._meter = meter
         self._may_write = may_write
         self._enqueue = enqueue
@@ -118,6 +137,8 @@ class ScaleLoop:
         keys = self._store.pool_keys()
         pods = {key: self._store.pods(key) for key in keys}
         await self._scrape(pods)
+        if self._may_write():
+            await self._rivals.look({key.namespace for key in keys if self._is_scaled(key)})
         self._board.keep({str(pod["metadata"]["uid"]) for group in pods.values() for pod in group}, keys)
         self._meter.keep_pools(keys)
         self._decided = set()
@@ -131,6 +152,9 @@ class ScaleLoop:
                     log.exception("scaling failed: this is a bug")
         for key in keys - self._decided:
             self._meter.undecided(key)
+
+    def _is_scaled(self, key: PoolKey) -> bool:
+        return bool(((self._store.pool(key) or {}).get("spec") or {}).get("scaling"))
 
     async def _scrape(self, pods: Mapping[PoolKey, Sequence[Object]]) -> None:
         targets = {
@@ -179,21 +203,68 @@ class ScaleLoop:
         if not decision.blind:
             self._decided.add(key)
             self._meter.decided(key, decision.load, decision.desired)
+        stands = self._standing(key, scaling.driver)
+        if not stands.writes:
+            return self._carried_out_by_others(key, pool, known, decision, scaling.driver, stands)
+        known.replicas = None
         if self._may_write():
             known.contest.observe(pool.spec.replicas, now)
             if known.contest.contested():
                 return self._said(known, Reason.CONTESTED, _CONTESTED, active=False)
-            try:
-                await self._act(key, pool, known, decision)
-            except Refused as error:
-                log.warning("the pool could not be scaled", extra={"error": str(error)})
-                reason = Reason.ACCESS_DENIED if error.access_denied else Reason.APPLY_REFUSED
-                return self._said(known, reason, str(error), active=False)
-            except Conflict as error:
-                log.info("somebody was faster", extra={"error": str(error)})  # the next round decides anew
-            except ClusterError as error:
-                log.warning("the pool was not scaled this time", extra={"error": str(error)})  # it will pass
+            refused = await self._try_to_act(key, pool, known, decision)
+            if refused is not None:
+                return refused
         return self._outcome(known, decision)
+
+    def _standing(self, key: PoolKey, driver: ScalingDriver) -> Standing:
+        autoscaler = self._store.child(key, ChildKind.AUTOSCALER)
+        if autoscaler is not None and not is_the_operators(autoscaler):
+            autoscaler = None
+        return standing(driver, autoscaler, self._rivals.of(key), metrics_api=self._metrics_api)
+
+    def _carried_out_by_others(
+        self,
+        key: PoolKey,
+        pool: InferencePool,
+        known: _Pool,
+        decision: Decision,
+        driver: ScalingDriver,
+        stands: Standing,
+    ) -> ScalingReport:
+        """The decision is published all the same: an autoscaler that is in trouble needs it to get out of it."""
+        known.contest = Contest()
+        before, known.replicas = known.replicas, pool.spec.replicas
+        if driver is ScalingDriver.HPA and self._may_write() and before not in (None, pool.spec.replicas):
+            self._note_step(key, pool, known, decision, before or 0, pool.spec.replicas, "by driver HPA")
+        trouble = stands.trouble
+        if decision.blind and (trouble is None or trouble[0] is Reason.AUTOSCALER_FAILED):
+            trouble = Reason.NO_LOAD_DATA, decision.formula  # which is why the autoscaler has no value
+        if trouble is not None:
+            return self._said(known, *trouble, active=False, desired=decision.desired)
+        reason = Reason.LOAD_PUBLISHED if driver is ScalingDriver.EXTERNAL else Reason.SCALING_ON_LOAD
+        return self._said(
+            known,
+            reason if decision.window_whole else Reason.OBSERVING_LOAD,
+            f"driver {driver}: {decision.formula}",
+            active=True,
+            desired=decision.desired,
+        )
+
+    async def _try_to_act(
+        self, key: PoolKey, pool: InferencePool, known: _Pool, decision: Decision
+    ) -> ScalingReport | None:
+        """None: done, or it will pass; else what the API server refuses."""
+        try:
+            await self._act(key, pool, known, decision)
+        except Refused as error:
+            log.warning("the pool could not be scaled", extra={"error": str(error)})
+            reason = Reason.ACCESS_DENIED if error.access_denied else Reason.APPLY_REFUSED
+            return self._said(known, reason, str(error), active=False)
+        except Conflict as error:
+            log.info("somebody was faster", extra={"error": str(error)})  # the next round decides anew
+        except ClusterError as error:
+            log.warning("the pool was not scaled this time", extra={"error": str(error)})  # it will pass
+        return None
 
     async def _act(self, key: PoolKey, pool: InferencePool, known: _Pool, decision: Decision) -> None:
         """Write `/scale` if the decision differs from what the pool asks for."""
@@ -209,20 +280,26 @@ class ScaleLoop:
             known.contest.may_have_written(desired, self._clock())
             raise
         known.contest.wrote(desired, self._clock())
-        direction = "Up" if desired > current else "Down"
-        self._meter.scaled(key, direction.lower())
         log.info("scaled", extra={"from": current, "to": desired, "formula": decision.formula})
+        self._note_step(key, pool, known, decision, current, desired, f"on {decision.winner}")
+
+    def _note_step(
+        self, key: PoolKey, pool: InferencePool, known: _Pool, decision: Decision, before: int, after: int, how: str
+    ) -> None:
+        """Into the history, the metrics and an Event."""
+        direction = "Up" if after > before else "Down"
+        self._meter.scaled(key, direction.lower())
         step = ScaleStep(
             time=self._utcnow().replace(microsecond=0),
-            from_replicas=current,
-            to_replicas=desired,
+            from_replicas=before,
+            to_replicas=after,
             reason=f"Scaled{direction}",
             winner=decision.winner.value,
             load_percent=round(100 * decision.load),
             formula=decision.formula[:256],
         )
         known.history = (step, *known.history)[:KEPT]
-        message = f"from {current} to {counted(desired, 'replica')} on {decision.winner}: {decision.formula}"
+        message = f"from {before} to {counted(after, 'replica')} {how}: {decision.formula}"
         self._writer.emit(PlannedEvent(key, "Normal", step.reason, message, pool.uid))
 
     async def _unchanged(self, key: PoolKey, pool: InferencePool) -> Object | None:

@@ -23,6 +23,7 @@ from kvik_operator.crd.inferencepool import (
     Quantity,
     Resources,
     Scaling,
+    ScalingDriver,
     SloClass,
 )
 from kvik_operator.crd.quantities import format_bytes, parse_duration, parse_quantity
@@ -93,6 +94,7 @@ class EffectivePodFullAt:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveScaling:
+    driver: ScalingDriver
     min_replicas: int
     max_replicas: int
     target_load: float
@@ -293,6 +295,7 @@ def _scaling(explicit: Scaling, values: _ClassValues, ttft: timedelta | None) ->
         "spec.scaling.scaleDownStabilization", explicit.scale_down_stabilization, values.scale_down_stabilization
     )
     return EffectiveScaling(
+        driver=explicit.driver,
         min_replicas=explicit.min_replicas,
         max_replicas=explicit.max_replicas,
         target_load=_first(explicit.target_load_percent, values.target_load_percent) / 100,

@@ -62,6 +62,12 @@ class RolloutStrategy(StrEnum):
     IN_PLACE = "InPlace"
 
 
+class ScalingDriver(StrEnum):
+    NATIVE = "Native"
+    HPA = "HPA"
+    EXTERNAL = "External"
+
+
 Quantity = str | int
 
 
@@ -151,6 +157,7 @@ class PodFullAt(_Base, frozen=True):
 class Scaling(_Base, frozen=True):
     max_replicas: int
     min_replicas: int = 1
+    driver: ScalingDriver = ScalingDriver.NATIVE
     target_load_percent: int | None = None
     pod_full_at: PodFullAt = PodFullAt()
     scale_down_stabilization: str | None = None

@@ -30,6 +30,8 @@ from kvik_operator.reconcile.types import Object, PlannedEvent
 MAX_LISTED: Final = 100
 """ControllerRevisions with a pool's label: ours are about ten. Where somebody's others hide them, the Deployment still
 says what runs; an old spec is rendered anew then, and the history is not cut."""
+MAX_AUTOSCALERS: Final = 1000
+"""Of one namespace."""
 _MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
 
 log = logging.getLogger(__name__)
@@ -185,6 +187,18 @@ class ClusterClient:
         # The items of a list do not say their type.
         type_ = {"apiVersion": REVISION_API_VERSION, "kind": REVISION_KIND}
         return [{**type_, **item} for item in answer.get("items") or ()]
+
+    async def list_autoscalers(self, namespace: str) -> Sequence[Object]:
+        """The HorizontalPodAutoscalers of a namespace, whatever they scale."""
+        kind = ChildKind.AUTOSCALER
+        answer = await self._transport.request(
+            f"list HorizontalPodAutoscalers in {namespace}",
+            "GET",
+            path(kind.api_version, kind.plural, namespace),
+            query=(("limit", str(MAX_AUTOSCALERS)),),
+        )
+        found: Sequence[Object] = answer.get("items") or ()
+        return found
 
     def emit(self, event: PlannedEvent) -> None:
         self._emitter.emit(event)

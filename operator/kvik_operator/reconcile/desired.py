@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from datetime import timedelta
 
-from kvik_operator.crd.inferencepool import Device, PoolSpec
+from kvik_operator.crd.effective import EffectiveScaling
+from kvik_operator.crd.inferencepool import Device, PoolSpec, ScalingDriver
 from kvik_operator.names import ChildKind
+from kvik_operator.objects.autoscaler import autoscaler
 from kvik_operator.objects.deployment import deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.engine_image import EngineImage
@@ -35,6 +37,9 @@ def desired(
     policy = options.network_policy
     if policy.enabled:
         manifests.insert(1, network_policy(key, uid, policy.api_from, policy.metrics_from, policy.operator_peer))
+    scaling = observed.effective.scaling
+    if scaling is not None and _by_autoscaler(scaling, options):
+        manifests.insert(-1, autoscaler(key, uid, scaling.min_replicas, scaling.max_replicas))
     present = {ChildKind(manifest["kind"]) for manifest in manifests}
     return Desired(
         manifests=tuple(manifests),
@@ -42,6 +47,11 @@ def desired(
         replicas=replicas,
         deletion_costs=deletion_costs(observed.pods, deployed_replicas(observed), replicas, work),
     )
+
+
+def _by_autoscaler(scaling: EffectiveScaling, options: ReconcileOptions) -> bool:
+    """Without the metrics API it would do nothing but complain."""
+    return scaling.driver is ScalingDriver.HPA and options.metrics_api
 
 
 def _deployment(observed: Observed, revision: Revision, replicas: int) -> Object:

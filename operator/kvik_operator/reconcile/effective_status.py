@@ -60,6 +60,7 @@ def effective_status(effective: Effective) -> Json:
 def _scaling(scaling: EffectiveScaling) -> Json:
     full = scaling.pod_full_at
     return {
+        "driver": str(scaling.driver),
         "minReplicas": scaling.min_replicas,
         "maxReplicas": scaling.max_replicas,
         "targetLoadPercent": round(scaling.target_load * 100),

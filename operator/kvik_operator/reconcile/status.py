@@ -299,4 +299,4 @@ def _scaling_is_in_trouble(previous: Object, status: Object) -> bool:
     if scaling.get("reason") == Reason.NO_LOAD_DATA:
         ready = [find(one.get("conditions") or (), ConditionType.READY) or {} for one in (previous, status)]
         return all(condition.get("status") == "True" for condition in ready)
-    return scaling.get("reason") == Reason.CONTESTED
+    return scaling.get("reason") in (Reason.CONTESTED, Reason.METRICS_API_OFF, Reason.AUTOSCALER_FAILED)

@@ -42,6 +42,8 @@ class ReconcileOptions:
     network_policy: NetworkPolicyOptions = field(default_factory=NetworkPolicyOptions)
     hf_endpoint: str | None = None
     """Base URL of a Hugging Face hub mirror, given to the container that fetches models; None: the public hub."""
+    metrics_api: bool = False
+    """Whether the operator serves the metrics API, without which driver HPA cannot work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,21 @@ def test_explain_names_the_bound_that_a_pool_is_at(replicas: int, line: str) -> 
     assert line in plugin(world, "explain", "chat")[1]
 
 
+@pytest.mark.parametrize(
+    ("driver", "line"),
+    [
+        ("HPA", "driver HPA: its HorizontalPodAutoscaler follows within 15 s, and to fewer after 60 s more"),
+        ("External", "driver External: the operator only says so; whoever writes spec.replicas decides"),
+    ],
+)
+def test_explain_says_who_carries_it_out_where_the_operator_does_not(driver: str, line: str) -> None:
+    world = api(chat_a=make_load())
+    world.spec["scaling"] = {**world.spec["scaling"], "driver": driver}
+    assert line in plugin(world, "explain", "chat")[1]
+    world.spec["scaling"] = {**world.spec["scaling"], "driver": "Native"}
+    assert not [said for said in plugin(world, "explain", "chat")[1] if said.startswith("driver")]
+
+
 def test_explain_of_fixed_replicas_says_that_nobody_scales() -> None:
     world = api(chat_a=make_load())
     world.spec, world.status = {"replicas": 3}, {}

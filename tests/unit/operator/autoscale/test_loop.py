@@ -12,7 +12,7 @@ from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import EngineState, LoadReading
 from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
-from kvik_operator.names import PoolKey, Reason
+from kvik_operator.names import ChildKind, PoolKey, Reason
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
 KEY = PoolKey("demo", "chat")
@@ -30,7 +30,7 @@ def pool_object(replicas: int = 1, uid: str = "pool-1", generation: int = 1, **s
 class World:
     """Store, engines, API server and meter in one. As many pods as the pool asks for are always there and warm."""
 
-    def __init__(self, **scaling: Any) -> None:
+    def __init__(self, *, metrics_api: bool = True, **scaling: Any) -> None:
         self.now = 0.0
         self.leader = True
         self.object: dict[str, Any] = pool_object(**scaling)
@@ -38,6 +38,9 @@ class World:
         """What a fresh read gives in place of `object`: the watch lags behind."""
         self.gauges: dict[PoolKey, tuple[float, int | None]] = {}
         self.readings: dict[str, LoadReading] = {}
+        self.autoscaler: dict[str, Any] | None = None
+        self.rival: str | None = None
+        self.looked_for_rivals: list[set[str]] = []
         self.error: ClusterError | None = None
         self.written: list[int] = []
         self.events: list[PlannedEvent] = []
@@ -49,6 +52,8 @@ class World:
             board=self.board,
             scraper=self,
             writer=self,
+            rivals=self,
+            metrics_api=metrics_api,
             meter=self,
             may_write=lambda: self.leader,
             enqueue=self._enqueue,
@@ -61,6 +66,15 @@ class World:
 
     def pool(self, key: PoolKey) -> Mapping[str, Any] | None:
         return self.object
+
+    def child(self, key: PoolKey, kind: ChildKind) -> Mapping[str, Any] | None:
+        return self.autoscaler if kind is ChildKind.AUTOSCALER else None
+
+    async def look(self, namespaces: Iterable[str]) -> None:
+        self.looked_for_rivals.append(set(namespaces))
+
+    def of(self, key: PoolKey) -> str | None:
+        return self.rival
 
     def pods(self, key: PoolKey) -> Sequence[Mapping[str, Any]]:
         numbers = range(self.object["spec"]["replicas"])
@@ -411,3 +425,95 @@ async def test_a_bug_with_one_pool_is_not_the_end_of_the_loop(caplog: pytest.Log
     world.object = whole
     await world.rounds(1)
     assert world.written == [2]
+
+
+OWN_AUTOSCALER: dict[str, Any] = {
+    "metadata": {"name": "chat", "ownerReferences": [{"kind": "InferencePool", "controller": True, "uid": "pool-1"}]},
+    "status": {"conditions": [{"type": "ScalingActive", "status": "True"}]},
+}
+
+
+async def test_driver_external_decides_and_publishes_and_writes_nothing() -> None:
+    world = World(driver="External", maxReplicas=4)
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.desired) == (True, 2)
+    assert world.report.message.startswith("driver External: ")
+    world.set_replicas(3)  # whoever it is may do so as often as they like
+    world.set_replicas(1)
+    world.set_replicas(4)
+    await world.rounds(1)
+    assert world.report.reason is not Reason.CONTESTED
+
+
+async def test_driver_hpa_leaves_the_writing_to_the_autoscaler_and_tells_of_its_steps() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    world.autoscaler = OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(3)
+    assert (world.written, world.report.desired) == ([], 2)
+    assert world.report.message.startswith("driver HPA: ")
+    world.set_replicas(2)
+    await world.rounds(1)
+    (event,) = world.events
+    assert event.message.startswith("from 1 to 2 replicas by driver HPA: ")
+    assert [(step.from_replicas, step.to_replicas) for step in world.report.history] == [(1, 2)]
+
+
+async def test_a_follower_tells_of_no_step_of_an_autoscaler() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    world.leader, world.autoscaler = False, OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(2)
+    world.set_replicas(2)
+    await world.rounds(1)
+    assert world.events == []
+    assert world.looked_for_rivals == []
+
+
+async def test_driver_hpa_without_the_metrics_api_says_what_to_do() -> None:
+    world = World(metrics_api=False, driver="HPA", maxReplicas=4)
+    world.load(20)
+    await world.rounds(1)
+    assert (world.report.active, world.report.reason) == (False, Reason.METRICS_API_OFF)
+    assert "metricsAPI.enabled" in world.report.message
+
+
+async def test_native_waits_until_the_autoscaler_of_the_driver_before_is_gone() -> None:
+    world = World(maxReplicas=4)
+    world.autoscaler = OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.SWITCHING_DRIVER)
+    world.autoscaler = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_nobody_scales_beside_an_autoscaler_that_is_not_the_pools() -> None:
+    world = World(maxReplicas=4)
+    world.rival = "by-hand"
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.CONTESTED)
+    assert "the HorizontalPodAutoscaler by-hand scales this pool, too" in world.report.message
+    assert world.looked_for_rivals == [{"demo"}] * 3
+    world.rival = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_an_autoscaler_without_data_is_not_what_is_wrong() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    condition = {"type": "ScalingActive", "status": "False", "reason": "FailedGetObjectMetric", "message": "no value"}
+    world.autoscaler = {**OWN_AUTOSCALER, "status": {"conditions": [condition]}}
+    await world.rounds(1)
+    assert world.report.reason is Reason.NO_LOAD_DATA
+    world.load(20)
+    await world.rounds(1)
+    assert world.report.reason is Reason.AUTOSCALER_FAILED
+    assert world.report.message == "the pool's HorizontalPodAutoscaler: FailedGetObjectMetric: no value"
+    assert world.report.desired is not None  # it needs the value to recover

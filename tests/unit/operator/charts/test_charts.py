@@ -75,6 +75,7 @@ def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
         "serviceaccounts": applied,
         "poddisruptionbudgets.policy": applied,
         "networkpolicies.networking.k8s.io": [*applied, "delete"],
+        "horizontalpodautoscalers.autoscaling": [*applied, "delete"],
         "pods": ["list", "watch", "patch"],
         "events": ["create", "patch"],
     }

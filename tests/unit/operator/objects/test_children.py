@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.names import ANNOTATION_MANIFEST_HASH, ChildKind
+from kvik_operator.objects.autoscaler import autoscaler
 from kvik_operator.objects.deployment import Pace, deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.network_policy import network_policy
@@ -23,6 +24,7 @@ CHILDREN: dict[ChildKind, dict[str, Any]] = {
     ChildKind.SERVICE_ACCOUNT: service_account(KEY, UID, {}),
     ChildKind.POD_DISRUPTION_BUDGET: disruption_budget(KEY, UID),
     ChildKind.NETWORK_POLICY: network_policy(KEY, UID, (), (), OPERATOR),
+    ChildKind.AUTOSCALER: autoscaler(KEY, UID, 1, 4),
 }
 
 

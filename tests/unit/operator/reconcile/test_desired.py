@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from kvik_operator.metrics_api.figures import DESIRED_REPLICAS
 from kvik_operator.names import ChildKind
 from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.observe import observe
@@ -61,10 +62,43 @@ def test_replicas_are_what_was_written_within_the_bounds(replicas: int, scaling:
 
 
 def test_the_deployment_comes_last_so_that_pods_find_what_they_need() -> None:
-    kinds = [item["kind"] for item in desired_of(observed_of()).manifests]
+    options = ReconcileOptions(images=OPTIONS.images, metrics_api=True)
+    scaled = observed_of(scaling={"driver": "HPA", "maxReplicas": 4})
+    kinds = [item["kind"] for item in desired_of(scaled, options).manifests]
     assert set(kinds) == set(ChildKind)
     assert kinds[-1] == "Deployment"
     assert kinds.index("ServiceAccount") < kinds.index("Deployment")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "metrics_api"),
+    [
+        (None, True),
+        ({"maxReplicas": 4}, True),
+        ({"maxReplicas": 4, "driver": "External"}, True),
+        ({"maxReplicas": 4, "driver": "HPA"}, False),
+    ],
+)
+def test_only_driver_hpa_has_an_autoscaler_and_another_drivers_is_unwanted(scaling: Any, metrics_api: bool) -> None:
+    options = ReconcileOptions(images=OPTIONS.images, metrics_api=metrics_api)
+    cluster = FakeCluster(make_pool(**({} if scaling is None else {"scaling": scaling})))
+    cluster.children[ChildKind.AUTOSCALER] = {"metadata": {"name": "chat", "uid": "1"}}
+    assert cluster.stored_pool is not None
+    wanted = desired_of(observe(KEY, cluster.stored_pool, cluster, NOW), options)
+    assert ChildKind.AUTOSCALER not in {item["kind"] for item in wanted.manifests}
+    assert wanted.unwanted == (ChildKind.AUTOSCALER,)
+
+
+def test_the_autoscaler_follows_the_decision_within_the_pools_bounds() -> None:
+    options = ReconcileOptions(images=OPTIONS.images, metrics_api=True)
+    scaled = observed_of(scaling={"driver": "HPA", "minReplicas": 2, "maxReplicas": 4})
+    spec = manifest(desired_of(scaled, options), ChildKind.AUTOSCALER)["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 4)
+    (metric,) = spec["metrics"]
+    assert metric["object"]["metric"]["name"] == DESIRED_REPLICAS.name
+    assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert spec["scaleTargetRef"] == metric["object"]["describedObject"]
+    assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 60
 
 
 @pytest.mark.parametrize(("device", "image"), [("GPU", "kvik/engine:1"), ("CPU", "kvik/engine:1-cpu")])

@@ -35,9 +35,8 @@ CALLS = [
 
 async def run(cluster: FakeCluster, broken_call: str, fault: Callable[[str], ClusterError] | None) -> None:
     """A pool is made, comes up with two pods and shrinks to one; the call fails the first time it is made."""
-    reconciler = Reconciler(
-        cluster, cluster, cluster, ReconcileOptions(images=EngineImages(gpu="e:1", cpu="e:1-cpu")), lambda: NOW
-    )
+    options = ReconcileOptions(images=EngineImages(gpu="e:1", cpu="e:1-cpu"), metrics_api=True)
+    reconciler = Reconciler(cluster, cluster, cluster, options, lambda: NOW)
     if fault is not None:
         cluster.failures[broken_call] = fault(broken_call)
 
@@ -69,7 +68,8 @@ def outcome(cluster: FakeCluster) -> dict[str, Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_that_fails_once_leaves_no_trace(call: str, fault: str) -> None:
-    calm, disturbed = FakeCluster(make_pool(replicas=2)), FakeCluster(make_pool(replicas=2))
+    spec = {"replicas": 2, "scaling": {"maxReplicas": 4, "driver": "HPA"}}
+    calm, disturbed = FakeCluster(make_pool(**spec)), FakeCluster(make_pool(**spec))
     await run(calm, call, None)
     await run(disturbed, call, FAULTS[fault])
     if call == "annotate_pod":

@@ -1,0 +1,71 @@
+"""HorizontalPodAutoscalers on pools that are not the operator's own: two that scale one pool would fight.
+
+They carry no label of ours, so no watch brings them; the leader lists them once a minute where pools are scaled.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kvik_operator.errors import ClusterError
+from kvik_operator.names import GROUP, KIND, PoolKey
+
+log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+
+LOOK_EVERY_SECONDS: Final = 60.0
+
+Lister = Callable[[str], Awaitable[Sequence[Object]]]
+"""The HorizontalPodAutoscalers of a namespace; raises ClusterError."""
+
+
+def target(autoscaler: Object) -> PoolKey | None:
+    """The pool that it scales; None: something else."""
+    reference = (autoscaler.get("spec") or {}).get("scaleTargetRef") or {}
+    group = str(reference.get("apiVersion", "")).rpartition("/")[0]
+    if (group, reference.get("kind")) != (GROUP, KIND):
+        return None
+    return PoolKey(autoscaler["metadata"]["namespace"], str(reference.get("name")))
+
+
+def is_the_operators(autoscaler: Object) -> bool:
+    """A pool's own: owned by it, or by an earlier one of its name."""
+    owners = autoscaler["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("kind") == KIND for owner in owners)
+
+
+class Rivals:
+    """`clock` gives monotonic seconds."""
+
+    def __init__(self, lister: Lister, clock: Callable[[], float]) -> None:
+        self._lister = lister
+        self._clock = clock
+        self._found: dict[PoolKey, str] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def of(self, key: PoolKey) -> str | None:
+        """The name of one that scales this pool; None: none that is known."""
+        return self._found.get(key)
+
+    async def look(self, namespaces: Iterable[str]) -> None:
+        """List where the last look is a minute ago. What cannot be listed now stays as it was last seen."""
+        wanted = set(namespaces)
+        self._looked_at = {name: at for name, at in self._looked_at.items() if name in wanted}
+        self._found = {key: rival for key, rival in self._found.items() if key.namespace in wanted}
+        for namespace in sorted(wanted):
+            now = self._clock()
+            if now - self._looked_at.get(namespace, -LOOK_EVERY_SECONDS) < LOOK_EVERY_SECONDS:
+                continue
+            self._looked_at[namespace] = now
+            try:
+                listed = await self._lister(namespace)
+            except ClusterError as error:
+                log.warning("autoscalers could not be listed", extra={"error": str(error)})
+                continue
+            others = {key: rival for key, rival in self._found.items() if key.namespace != namespace}
+            self._found = others | {
+                key: str(one["metadata"]["name"])
+                for one in listed
+                if not is_the_operators(one) and (key := target(one)) is not None
+            }

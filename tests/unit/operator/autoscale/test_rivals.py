@@ -1,0 +1,71 @@
+"""Autoscalers on pools that are not the pools' own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvik_operator.autoscale.rivals import LOOK_EVERY_SECONDS, Rivals, is_the_operators, target
+from kvik_operator.errors import Refused
+from kvik_operator.names import PoolKey
+
+CHAT = PoolKey("demo", "chat")
+
+
+def autoscaler(name: str = "by-hand", kind: str = "InferencePool", owner: str | None = None, **metadata: Any) -> Any:
+    references = [] if owner is None else [{"kind": owner, "controller": True}]
+    return {
+        "metadata": {"name": name, "namespace": "demo", "ownerReferences": references, **metadata},
+        "spec": {"scaleTargetRef": {"apiVersion": "kvik.dev/v1alpha1", "kind": kind, "name": "chat"}},
+    }
+
+
+class Listing:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.items: list[Any] = []
+        self.asked: list[str] = []
+        self.refuses = False
+        self.rivals = Rivals(self._list, lambda: self.now)
+
+    async def _list(self, namespace: str) -> Sequence[Any]:
+        self.asked.append(namespace)
+        if self.refuses:
+            raise Refused("list", 403, "Forbidden", "no")
+        return [item for item in self.items if item["metadata"]["namespace"] == namespace]
+
+
+def test_the_target_is_a_pool_of_ours_or_none() -> None:
+    assert target(autoscaler()) == CHAT
+    assert target(autoscaler(kind="Deployment")) is None
+    gateway = autoscaler()
+    gateway["spec"]["scaleTargetRef"]["apiVersion"] = "inference.networking.k8s.io/v1"
+    assert target(gateway) is None
+
+
+def test_a_pools_own_autoscaler_is_owned_by_it() -> None:
+    assert is_the_operators(autoscaler(owner="InferencePool"))
+    assert not is_the_operators(autoscaler(owner="Application"))
+    assert not is_the_operators(autoscaler(labels={"kvik.dev/pool": "chat"}))
+
+
+async def test_rivals_are_looked_for_once_a_minute_and_forgotten_when_they_go() -> None:
+    listing = Listing()
+    listing.items = [autoscaler(), autoscaler("chat", owner="InferencePool"), autoscaler("other", kind="Deployment")]
+    await listing.rivals.look(["demo", "empty"])
+    await listing.rivals.look(["demo", "empty"])
+    assert listing.rivals.of(CHAT) == "by-hand"
+    assert listing.asked == ["demo", "empty"]
+    listing.items.clear()
+    listing.now = LOOK_EVERY_SECONDS
+    await listing.rivals.look(["demo"])
+    assert listing.rivals.of(CHAT) is None
+
+
+async def test_a_list_that_is_refused_leaves_what_was_known() -> None:
+    listing = Listing()
+    listing.items = [autoscaler()]
+    await listing.rivals.look(["demo"])
+    listing.refuses, listing.now = True, LOOK_EVERY_SECONDS
+    await listing.rivals.look(["demo"])
+    assert listing.rivals.of(CHAT) == "by-hand"
+    await listing.rivals.look([])
+    assert listing.rivals.of(CHAT) is None
