@@ -223,6 +223,7 @@ def presented(port: int) -> str:
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=60)
 
 
+@pytest.mark.long
 def test_a_hand_written_autoscaler_scales_a_pool_up_and_down(served: Served) -> None:
     rig = served.rig
     served.start()
@@ -238,7 +239,7 @@ def test_a_hand_written_autoscaler_scales_a_pool_up_and_down(served: Served) -> 
     eventually("one replica", lambda: (rig.pool(name) or {})["spec"]["replicas"] == 1, 60, lambda: hpa_status(rig))
 
 
-def test_driver_hpa_scales_by_kubernetes_own_autoscaler_and_a_switch_leaves_the_right_objects(served: Served) -> None:
+def test_driver_hpa_scales_by_kubernetes_own_autoscaler_which_goes_with_the_driver(served: Served) -> None:
     rig = served.rig
     served.start()
     rig.create(scaling={"maxReplicas": 3, "driver": "HPA", "scaleDownStabilization": "5s"})
@@ -246,7 +247,10 @@ def test_driver_hpa_scales_by_kubernetes_own_autoscaler_and_a_switch_leaves_the_
     rig.kubelet.set_load(waiting=8)
     eventually("two replicas", lambda: (rig.pool() or {})["spec"]["replicas"] >= 2, 60, lambda: hpa_status(rig))
     eventually("the Event", lambda: rig.events("ScaledUp"), 20, rig.explain)
-    assert "by driver HPA: 160 % of full x 1 pod / 75 % -> 3, at most doubling" in rig.events("ScaledUp")[0]["message"]
+    message = rig.events("ScaledUp")[0]["message"]
+    assert (
+        message == "from 1 to 2 replicas by driver HPA: 160 % of full x 1 pod / 75 % -> 3, at most doubling in 15 s: 2"
+    )
     active = condition(rig.pool(), "ScalingActive") or {}
     assert (active["status"], active["message"].startswith("driver HPA: ")) == ("True", True)
     (autoscaler,) = rig.listed(AUTOSCALERS)
@@ -255,10 +259,18 @@ def test_driver_hpa_scales_by_kubernetes_own_autoscaler_and_a_switch_leaves_the_
     rig.patch({"scaling": {"driver": "External"}})
     eventually("no autoscaler", lambda: not rig.listed(AUTOSCALERS), 20, rig.explain)
     eventually("External to be told", lambda: scaling_message(rig).startswith("driver External: "), 20, rig.explain)
-    rig.patch({"scaling": {"driver": "Native"}})
-    rig.kubelet.set_load()
-    eventually("one replica", lambda: (rig.pool() or {})["spec"]["replicas"] == 1, 60, rig.explain)
-    assert rig.listed(AUTOSCALERS) == []
+
+
+@pytest.mark.long
+def test_every_switch_of_driver_leaves_the_right_objects_and_native_goes_on(served: Served) -> None:
+    rig = served.rig
+    served.start()
+    rig.create(scaling={"maxReplicas": 3, "driver": "HPA", "scaleDownStabilization": "5s"}, replicas=3)
+    rig.wait_ready()
+    for driver, autoscalers in (("HPA", 1), ("Native", 0), ("External", 0), ("HPA", 1), ("Native", 0)):
+        rig.patch({"scaling": {"driver": driver}})
+        eventually(driver, lambda: len(rig.listed(AUTOSCALERS)) == autoscalers, 20, rig.explain)  # noqa: B023
+    eventually("one replica", lambda: (rig.pool() or {})["spec"]["replicas"] == 1, 90, rig.explain)
 
 
 @pytest.mark.long

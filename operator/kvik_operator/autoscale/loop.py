@@ -86,6 +86,8 @@ class _Pool:
     contest: Contest = field(default_factory=Contest)
     replicas: int | None = None
     """What it asked for at the last look, where somebody else writes that."""
+    published: dict[int, Decision] = field(default_factory=dict)
+    """Since then, by the number that was decided: an autoscaler takes one over seconds later."""
     history: tuple[ScaleStep, ...] = ()
 
 
@@ -235,7 +237,12 @@ class ScaleLoop:
         known.contest = Contest()
         before, known.replicas = known.replicas, pool.spec.replicas
         if driver is ScalingDriver.HPA and self._may_write() and before not in (None, pool.spec.replicas):
-            self._note_step(key, pool, known, decision, before or 0, pool.spec.replicas, "by driver HPA")
+            followed = known.published.get(pool.spec.replicas, decision)
+            self._note_step(key, pool, known, followed, before or 0, pool.spec.replicas, "by driver HPA")
+        if before != pool.spec.replicas:
+            known.published.clear()
+        if decision.desired is not None:
+            known.published[decision.desired] = decision
         trouble = stands.trouble
         if decision.blind and (trouble is None or trouble[0] is Reason.AUTOSCALER_FAILED):
             trouble = Reason.NO_LOAD_DATA, decision.formula  # which is why the autoscaler has no value

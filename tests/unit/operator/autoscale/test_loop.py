@@ -454,10 +454,12 @@ async def test_driver_hpa_leaves_the_writing_to_the_autoscaler_and_tells_of_its_
     await world.rounds(3)
     assert (world.written, world.report.desired) == ([], 2)
     assert world.report.message.startswith("driver HPA: ")
+    world.load(0)
     world.set_replicas(2)
     await world.rounds(1)
     (event,) = world.events
-    assert event.message.startswith("from 1 to 2 replicas by driver HPA: ")
+    decided = "400 % of full x 1 pod / 75 % -> 6, at most doubling in 15 s: 2"  # when the autoscaler took it over
+    assert event.message == f"from 1 to 2 replicas by driver HPA: {decided}"
     assert [(step.from_replicas, step.to_replicas) for step in world.report.history] == [(1, 2)]
 
 
