@@ -116,6 +116,7 @@ EVERYTHING: dict[str, Any] = {
         "limits": {"cpu": "4", "memory": "8Gi"},
     },
     "scaling": {
+        "driver": "HPA",
         "minReplicas": 1,
         "maxReplicas": 4,
         "targetLoadPercent": 70,
