@@ -42,6 +42,7 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench.sampling_share
 	@$(PYTHON) -m bench.linear_paths
 	@$(PYTHON) -m bench.cpu_attention
+	@$(PYTHON) -m bench.kv_quality
 	@$(PYTHON) -m bench.figures
 
 claims: setup ## Try what Kvik says of itself: docs/claims.md

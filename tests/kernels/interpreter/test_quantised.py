@@ -23,9 +23,6 @@ def name(pair: tuple[torch.dtype | None, ...]) -> str:
     return "-".join("plain" if each is None else str(each).removeprefix("torch.") for each in pair)
 
 
-by_pair = pytest.mark.parametrize("pair", PAIRS, ids=name)
-
-
 def quantised(
     rows: list[Row],
     pair: tuple[torch.dtype | None, torch.dtype | None],
@@ -55,8 +52,14 @@ def check(case: PagedCase) -> None:
     assert_close("out", got, want, **tolerance(case.q.dtype))
 
 
-@by_pair
-@pytest.mark.parametrize(("rows", "dtype"), [(MIXED, torch.float32), (DECODE, torch.float16)], ids=["mixed", "decode"])
+@pytest.mark.parametrize(
+    ("pair", "rows", "dtype"),
+    [
+        pytest.param(pair, rows, dtype, id=f"{name(pair)}-{what}", marks=() if index % 3 == at else pytest.mark.long)
+        for index, pair in enumerate(PAIRS)
+        for at, (what, rows, dtype) in enumerate((("mixed", MIXED, torch.float32), ("decode", DECODE, torch.float16)))
+    ],
+)
 def test_attention_equals_dequantising_first_in_head_groups_of_three(
     pair: tuple[torch.dtype | None, torch.dtype | None], rows: list[Row], dtype: torch.dtype
 ) -> None:
@@ -91,9 +94,23 @@ def empty_cache(pair: tuple[torch.dtype | None, ...], dtype: torch.dtype, heads:
     return quantised_case(case, pair[0] or dtype, pair[1] or dtype)
 
 
-@by_pair
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("heads", "width"), [(3, 64), (5, 80), (2, 1)])
+@pytest.mark.parametrize(
+    ("pair", "dtype", "heads", "width"),
+    [
+        pytest.param(
+            pair,
+            dtype,
+            heads,
+            width,
+            id=f"{name(pair)}-{dtype}-{heads}x{width}",
+            # A third, in which each two occur together; the whole product runs in `make test-all`.
+            marks=() if (first + second + third) % 3 == 0 else pytest.mark.long,
+        )
+        for first, pair in enumerate(PAIRS)
+        for second, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))
+        for third, (heads, width) in enumerate(((3, 64), (5, 80), (2, 1)))
+    ],
+)
 def test_written_bytes_are_those_of_the_truth_and_nothing_else_changes(
     pair: tuple[torch.dtype | None, torch.dtype | None], dtype: torch.dtype, heads: int, width: int
 ) -> None:
