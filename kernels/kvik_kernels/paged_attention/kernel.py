@@ -114,14 +114,6 @@ def _attend(
 
 
 @triton.jit
-def _head_of(ptr, kv_head, head_stride):
-    """Where a KV head's scales begin; None where there are none."""
-    if ptr is None:
-        return None
-    return ptr + kv_head.to(tl.int64) * head_stride
-
-
-@triton.jit
 def _normalised(acc, row_sum):
     """acc / row_sum, and zeros for a query that sees no key."""
     return acc / tl.where(row_sum > 0.0, row_sum, 1.0)[:, None]
@@ -223,8 +215,12 @@ def prefill_kernel(
     table = table_ptr + row.to(tl.int64) * table_stride
     k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
     v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
-    k_scale = _head_of(k_scale_ptr, kv_head, k_scale_head_stride)
-    v_scale = _head_of(v_scale_ptr, kv_head, v_scale_head_stride)
+    k_scale = k_scale_ptr
+    if k_scale_ptr is not None:
+        k_scale += kv_head.to(tl.int64) * k_scale_head_stride
+    v_scale = v_scale_ptr
+    if v_scale_ptr is not None:
+        v_scale += kv_head.to(tl.int64) * v_scale_head_stride
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -342,8 +338,12 @@ def decode_kernel(
     table = table_ptr + row * table_stride
     k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
     v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
-    k_scale = _head_of(k_scale_ptr, kv_head, k_scale_head_stride)
-    v_scale = _head_of(v_scale_ptr, kv_head, v_scale_head_stride)
+    k_scale = k_scale_ptr
+    if k_scale_ptr is not None:
+        k_scale += kv_head.to(tl.int64) * k_scale_head_stride
+    v_scale = v_scale_ptr
+    if v_scale_ptr is not None:
+        v_scale += kv_head.to(tl.int64) * v_scale_head_stride
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
