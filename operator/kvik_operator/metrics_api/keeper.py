@@ -24,6 +24,7 @@ Object = Mapping[str, Any]
 PERIOD_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 2.0
 """While nothing is served."""
+_LEADER_HAS_TO: Final = "the metrics API's Secret holds no certificate yet: the leader makes it"
 
 
 class RegistrationApi(Protocol):
@@ -93,8 +94,11 @@ class Keeper:
         return self._proxy
 
     def problem(self) -> str | None:
-        """From any thread: why nothing is served; None: it is."""
-        return None if self._presenter.serving else self._problem
+        """From any thread: why nothing is served; None: it is, or will be as soon as there is a leader that serves.
+
+        Where the API was just switched on, the leader is of before that, and ends only when this replica is ready.
+        """
+        return None if self._presenter.serving or self._problem == _LEADER_HAS_TO else self._problem
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -116,7 +120,7 @@ class Keeper:
         if self._may_write():
             held = await self._keep(secret, held)
         if held is None:
-            return "the metrics API's Secret holds no certificate yet: the leader makes it"
+            return _LEADER_HAS_TO
         self._proxy = front_proxy(await self._api.read_authentication()) or self._proxy
         if self._proxy is None:
             return f"the ConfigMap {AUTHENTICATION_CONFIG_MAP} names no front proxy: the API server does not aggregate"

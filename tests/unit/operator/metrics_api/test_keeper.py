@@ -1,5 +1,6 @@
 """Who keeps what: certificates by the leader, APIServices that lead here, and nobody else's."""
 
+import asyncio
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -149,3 +150,19 @@ async def test_without_a_secret_or_a_front_proxy_it_says_so() -> None:
     assert "the chart makes it" in (await world.keeper.look() or "")
     assert world.presented == []
     assert world.keeper.problem() is not None
+
+
+@pytest.mark.parametrize(("secret", "ready"), [({"metadata": {"name": "s"}}, True), (None, False)])
+async def test_a_replica_is_ready_while_only_the_leader_is_missing_that_would_make_the_certificate(
+    secret: dict[str, Any] | None, ready: bool
+) -> None:
+    """Switched on by a roll, it waited for a leader that had the API still off and was to end once it was ready."""
+    world = World()
+    world.leader, world.secret = False, secret
+    task = asyncio.create_task(world.keeper.run())
+    await asyncio.sleep(0)
+    assert (world.keeper.problem() is None) is ready
+    assert not world.serving
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
