@@ -1,0 +1,99 @@
+"""The scale loop where somebody else carries a decision out, or gets in its way: what `scaling.driver` asks for."""
+
+from typing import Any
+
+from kvik_operator.names import Reason
+from tests.support.scale_world import World
+
+OWN_AUTOSCALER: dict[str, Any] = {
+    "metadata": {"name": "chat", "ownerReferences": [{"kind": "InferencePool", "controller": True, "uid": "pool-1"}]},
+    "status": {"conditions": [{"type": "ScalingActive", "status": "True"}]},
+}
+
+
+async def test_driver_external_decides_and_publishes_and_writes_nothing() -> None:
+    world = World(driver="External", maxReplicas=4)
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.desired) == (True, 2)
+    assert world.report.message.startswith("driver External: ")
+    world.set_replicas(3)  # whoever it is may do so as often as they like
+    world.set_replicas(1)
+    world.set_replicas(4)
+    await world.rounds(1)
+    assert world.report.reason is not Reason.CONTESTED
+
+
+async def test_driver_hpa_leaves_the_writing_to_the_autoscaler_and_tells_of_its_steps() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    world.autoscaler = OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(3)
+    assert (world.written, world.report.desired) == ([], 2)
+    assert world.report.message.startswith("driver HPA: ")
+    world.load(0)
+    world.set_replicas(2)
+    await world.rounds(1)
+    (event,) = world.events
+    decided = "400 % of full x 1 pod / 75 % -> 6, at most doubling in 15 s: 2"  # when the autoscaler took it over
+    assert event.message == f"from 1 to 2 replicas by driver HPA: {decided}"
+    assert [(step.from_replicas, step.to_replicas) for step in world.report.history] == [(1, 2)]
+
+
+async def test_a_follower_tells_of_no_step_of_an_autoscaler() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    world.leader, world.autoscaler = False, OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(2)
+    world.set_replicas(2)
+    await world.rounds(1)
+    assert world.events == []
+    assert world.looked_for_rivals == []
+
+
+async def test_driver_hpa_without_the_metrics_api_says_what_to_do() -> None:
+    world = World(metrics_api=False, driver="HPA", maxReplicas=4)
+    world.load(20)
+    await world.rounds(1)
+    assert (world.report.active, world.report.reason) == (False, Reason.METRICS_API_OFF)
+    assert "metricsAPI.enabled" in world.report.message
+
+
+async def test_native_waits_until_the_autoscaler_of_the_driver_before_is_gone() -> None:
+    world = World(maxReplicas=4)
+    world.autoscaler = OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.SWITCHING_DRIVER)
+    world.autoscaler = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_nobody_scales_beside_an_autoscaler_that_is_not_the_pools() -> None:
+    world = World(maxReplicas=4)
+    world.rival = "by-hand"
+    world.load(20)
+    await world.rounds(3)
+    assert world.written == []
+    assert (world.report.active, world.report.reason) == (False, Reason.CONTESTED)
+    assert "the HorizontalPodAutoscaler by-hand scales this pool, too" in world.report.message
+    assert world.looked_for_rivals == [{"demo"}] * 3
+    world.rival = None
+    await world.rounds(1)
+    assert world.written == [2]
+
+
+async def test_an_autoscaler_without_data_is_not_what_is_wrong() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    condition = {"type": "ScalingActive", "status": "False", "reason": "FailedGetObjectMetric", "message": "no value"}
+    world.autoscaler = {**OWN_AUTOSCALER, "status": {"conditions": [condition]}}
+    await world.rounds(1)
+    assert world.report.reason is Reason.NO_LOAD_DATA
+    world.load(20)
+    await world.rounds(1)
+    assert world.report.reason is Reason.AUTOSCALER_FAILED
+    assert world.report.message == "the pool's HorizontalPodAutoscaler: FailedGetObjectMetric: no value"
+    assert world.report.desired is not None  # it needs the value to recover
