@@ -68,21 +68,26 @@ def require_block_tokens(name: str, block_tokens: int) -> None:
         raise ValueError(f"{name}: tokens per block must be a power of two, got {block_tokens}")
 
 
-def require_scales(
-    name: str, cache: torch.Tensor, scales_name: str, scales: torch.Tensor | None, plain: torch.dtype
-) -> None:
-    """Raise TypeError or ValueError unless a cache is of dtype `plain` and has no scales, or is quantised and has
-    bfloat16 scales, one for each of its vectors, on its device."""
+def require_scales(name: str, cache: torch.Tensor, scales: torch.Tensor | None) -> None:
+    """Raise TypeError or ValueError unless a quantised cache has bfloat16 scales, one for each of its vectors, and
+    any other cache has none."""
     import torch
 
+    if is_quantised(cache.dtype) == (scales is None):
+        raise ValueError(f"{name}: a cache of {cache.dtype} has {'some' if scales is None else 'none'}")
+    if scales is not None:
+        require_shape(name, scales, cache.shape[:3])
+        require_dtype(name, scales, torch.bfloat16)
+        require_unit_stride(name, scales)
+
+
+def require_kept(
+    name: str, cache: torch.Tensor, scales_name: str, scales: torch.Tensor | None, plain: torch.dtype
+) -> None:
+    """Raise TypeError or ValueError unless a cache is of dtype `plain` or quantised, with scales on its device where
+    it has any."""
     if not is_quantised(cache.dtype):
         require_dtype(name, cache, plain)
-        if scales is not None:
-            raise ValueError(f"{scales_name}: a cache of {plain} has none")
-        return
-    if scales is None:
-        raise ValueError(f"{scales_name}: missing, and {name} is of {cache.dtype}")
-    require_shape(scales_name, scales, cache.shape[:3])
-    require_dtype(scales_name, scales, torch.bfloat16)
-    require_unit_stride(scales_name, scales)
-    require_same_device(scales_name, scales, name, cache)
+    require_scales(scales_name, cache, scales)
+    if scales is not None:
+        require_same_device(scales_name, scales, name, cache)

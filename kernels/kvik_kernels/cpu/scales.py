@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvik_kernels.checks import require_dtype, require_shape, require_unit_stride
+from kvik_kernels.checks import require_scales
 from kvik_kernels.quantised import is_quantised
 
 if TYPE_CHECKING:
@@ -41,13 +41,5 @@ def scale_arguments(
 
 
 def _told(name: str, cache: torch.Tensor, scales: torch.Tensor | None) -> tuple[int | None, tuple[int, ...]]:
-    import torch
-
-    if is_quantised(cache.dtype) == (scales is None):
-        raise ValueError(f"{name}: a cache of {cache.dtype} has {'some' if scales is None else 'none'}")
-    if scales is None:
-        return None, _NO_SCALES
-    require_shape(name, scales, cache.shape[:3])
-    require_dtype(name, scales, torch.bfloat16)
-    require_unit_stride(name, scales)
-    return scales.data_ptr(), scales.stride()[:2]
+    require_scales(name, cache, scales)
+    return (None, _NO_SCALES) if scales is None else (scales.data_ptr(), scales.stride()[:2])

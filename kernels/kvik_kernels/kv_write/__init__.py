@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kvik_kernels.checks import (
     require_block_tokens,
     require_dtype,
+    require_kept,
     require_same_device,
-    require_scales,
     require_shape,
     require_unit_stride,
 )
@@ -139,8 +139,8 @@ def _check(
     require_block_tokens("k_cache", k_cache.shape[2])
     require_shape("v_cache", v_cache, k_cache.shape)
     require_dtype("v", v, k.dtype)
-    require_scales("k_cache", k_cache, "k_scales", k_scales, k.dtype)
-    require_scales("v_cache", v_cache, "v_scales", v_scales, k.dtype)
+    require_kept("k_cache", k_cache, "k_scales", k_scales, k.dtype)
+    require_kept("v_cache", v_cache, "v_scales", v_scales, k.dtype)
     for name, tensor in (("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
         require_same_device(name, tensor, "k", k)
     for name, tensor in (("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kvik_kernels.checks import (
     require_block_tokens,
     require_dtype,
+    require_kept,
     require_same_device,
-    require_scales,
     require_shape,
     require_unit_stride,
 )
@@ -59,8 +59,8 @@ def paged_attention(
 
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     _check(q, k_cache, v_cache, block_tables, query_starts, seq_lens, scale, max_query_len, window, out)
-    require_scales("k_cache", k_cache, "k_scales", k_scales, q.dtype)
-    require_scales("v_cache", v_cache, "v_scales", v_scales, q.dtype)
+    require_kept("k_cache", k_cache, "k_scales", k_scales, q.dtype)
+    require_kept("v_cache", v_cache, "v_scales", v_scales, q.dtype)
     from kvik_kernels.device import device_of
 
     device = device_of(q, "q")
