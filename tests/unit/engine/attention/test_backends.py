@@ -16,16 +16,16 @@ from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.cpu_gathered import group_by_length
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_cache import KVCache
-from kvik_engine.attention.kv_layout import KVFormats, KVLayout, LayerPlace
+from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_kernels.cpu.library import load_library
 from tests.support.cpu_kernels import needs_kernels
+from tests.support.kv_layouts import one_group
 from tests.support.paged_steps import NAN
 
 BackendFor = Callable[[int], AttentionBackend]
 """By query heads."""
 LAYERS = 3
-FP32 = KVFormats.of("fp32")
 MIXES = {
     "one decode": ([0], [1]),
     "one long decode": ([130], [1]),
@@ -35,21 +35,6 @@ MIXES = {
     "chunks": ([16, 7, 40], [16, 3, 11]),
     "prefill mixed with decode": ([12, 0, 25, 8, 9], [1, 19, 1, 4, 1]),
 }
-
-
-def one_group(*, layers: int, kv_heads: int, head_dim: int, block_tokens: int, formats: KVFormats = FP32) -> KVLayout:
-    """All layers alike, each with keys and values, all of the past seen."""
-    return KVLayout(
-        block_tokens=block_tokens,
-        slots=layers,
-        parts=2,
-        heads=kv_heads,
-        width=head_dim,
-        value_width=head_dim,
-        windows=(None,),
-        places=tuple(LayerPlace(0, layer) for layer in range(layers)),
-        formats=formats,
-    )
 
 
 @dataclass

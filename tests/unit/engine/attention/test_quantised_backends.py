@@ -12,12 +12,13 @@ from kvik_engine.attention.cpu_backend import CpuBackend
 from kvik_engine.attention.cpu_dequantised import DequantisingPath
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
-from kvik_engine.attention.kv_layout import QUANTISED, KVFormats, KVLayout, LayerPlace
+from kvik_engine.attention.kv_layout import QUANTISED, KVFormats
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_kernels.cpu.library import load_library
 from kvik_kernels.kv_write.naive import naive_kv_write
 from kvik_kernels.paged_attention.naive import naive_paged_attention
 from tests.support.cpu_kernels import needs_kernels
+from tests.support.kv_layouts import one_group
 from tests.support.paged_steps import NAN
 
 HEADS, KV_HEADS, WIDTH, LAYERS = 9, 3, 64, 3
@@ -39,17 +40,8 @@ every_backend = pytest.mark.parametrize(
 
 
 def new_cache(pair: tuple[str, str], blocks: int, block_tokens: int) -> KVCache:
-    layout = KVLayout(
-        block_tokens=block_tokens,
-        slots=LAYERS,
-        parts=2,
-        heads=KV_HEADS,
-        width=WIDTH,
-        value_width=WIDTH,
-        windows=(None,),
-        places=tuple(LayerPlace(0, layer) for layer in range(LAYERS)),
-        formats=KVFormats.of("fp32", *pair),
-    )
+    formats = KVFormats.of("fp32", *pair)
+    layout = one_group(layers=LAYERS, kv_heads=KV_HEADS, head_dim=WIDTH, block_tokens=block_tokens, formats=formats)
     cache = KVCache(blocks=blocks, layout=layout, dtype=torch.float32, device=torch.device("cpu"))
     cache.regions[1:] = NAN
     return cache
