@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import openai
+
+from kvik_engine.bench.figures import percentile
 
 READY_SECONDS = 120
 # (prompt words, output tokens) of the requests that every client takes in turn, from its own place in the list.
@@ -108,16 +109,13 @@ async def run(port: int, clients: int, turns: int) -> float:
         started = time.monotonic()
         await asyncio.gather(*(client(number, turns, measured, api, model) for number in range(clients)))
         rate = measured.tokens / (time.monotonic() - started)
+    first, gaps = sorted(measured.first), sorted(measured.gaps)
     print(
         f"{clients:>3} clients x {turns} requests: {rate:7.1f} output tokens/s, "
-        f"TTFT P50 {quantile(measured.first, 50):.3f} s P99 {quantile(measured.first, 99):.3f} s, "
-        f"ITL P50 {quantile(measured.gaps, 50) * 1000:.0f} ms P99 {quantile(measured.gaps, 99) * 1000:.0f} ms"
+        f"TTFT P50 {percentile(first, 0.5):.3f} s P99 {percentile(first, 0.99):.3f} s, "
+        f"ITL P50 {percentile(gaps, 0.5) * 1000:.0f} ms P99 {percentile(gaps, 0.99) * 1000:.0f} ms"
     )
     return rate
-
-
-def quantile(values: list[float], percent: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def main() -> int:

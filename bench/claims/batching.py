@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from bench.claims.claim import COUNTED, CPU_CLOCK, Claim, Measured
 from bench.claims.engine import BLOCK_TOKENS, Arrival, Engine, demo_config, demo_runner
-from bench.claims.workload import median_ratio, percentile, prompt
+from bench.claims.workload import median_ratio, prompt
+from kvik_engine.bench.figures import percentile
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.stats import kv_tokens
 from kvik_engine.core.strategy import CONTIGUOUS_CONTEXT, PRODUCT, STATIC, Strategy
@@ -94,7 +95,7 @@ def _serve_mixed(strategy: Strategy) -> _Batch:
     served = engine.serve(arrivals)
     return _Batch(
         seconds=max(one.token_times[-1] for one in served),
-        p99_latency=percentile([one.latency for one in served], 99),
+        p99_latency=percentile(sorted(one.latency for one in served), 0.99),
         steps=engine.core.stats.steps,
     )
 
@@ -123,7 +124,7 @@ def _short_latency(strategy: Strategy) -> float:
         Arrival(prompt=prompt(SHORT, seed=n), output_tokens=SHORT_OUTPUT, at=0.1 + n * _EVERY) for n in range(SHORTS)
     ]
     served = Engine(demo_runner(), demo_config(blocks=1000, max_requests=ROWS), strategy).serve([*long, *short])
-    return percentile([one.latency for one in served if len(one.arrival.prompt) == SHORT], 99)
+    return percentile(sorted(one.latency for one in served if len(one.arrival.prompt) == SHORT), 0.99)
 
 
 CLAIMS = (

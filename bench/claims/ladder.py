@@ -10,7 +10,8 @@ import torch
 
 from bench.claims.claim import CPU_CLOCK, Claim, Measured
 from bench.claims.engine import BLOCK_TOKENS, Arrival, Engine, demo_config, demo_file, demo_runner
-from bench.claims.workload import percentile, prompt
+from bench.claims.workload import prompt
+from kvik_engine.bench.figures import percentile
 from kvik_engine.core.loop import EngineCore
 from kvik_engine.core.strategy import CONTIGUOUS_CONTEXT, PRODUCT, Strategy, contiguous_context_kv
 from kvik_engine.models.read_config import from_hf
@@ -94,7 +95,7 @@ def _climb(strategy: Strategy, prefix_cache: str) -> _Rung:
     return _Rung(
         rate=counters.generation_tokens / seconds,
         ttft_median=statistics.median(ttft),
-        ttft_p99=percentile(ttft, 99),
+        ttft_p99=percentile(sorted(ttft), 0.99),
         kv_mib=max(owned) * demo_runner().facts.groups[0].block_bytes / (1 << 20),
         fill=statistics.mean(fill),
         utilisation=_arithmetic(computed, counters.generation_tokens) / seconds / _peak(),

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from bench.claims.claim import CPU_CLOCK, Claim, Measured
 from bench.claims.engine import Arrival, Engine, Served, demo_config, demo_runner
-from bench.claims.workload import percentile, prompt
+from bench.claims.workload import prompt
+from kvik_engine.bench.figures import percentile
 
 ROWS, INTERACTIVE, BATCH = 8, 12, 24
 INTERACTIVE_PROMPT, INTERACTIVE_OUTPUT, BATCH_PROMPT, BATCH_OUTPUT = 64, 8, 256, 48
@@ -45,7 +46,7 @@ def _interactive_ttft(interactive: int, batch: int | None) -> float:
         ]
     engine = Engine(demo_runner(), demo_config(blocks=1000, max_requests=ROWS))
     served = engine.serve(arrivals, until=lambda all_: _answered(all_, INTERACTIVE_PROMPT) == asked)
-    return percentile([one.ttft for one in served if len(one.arrival.prompt) == INTERACTIVE_PROMPT], 99)
+    return percentile(sorted(one.ttft for one in served if len(one.arrival.prompt) == INTERACTIVE_PROMPT), 0.99)
 
 
 def _answered(served: Sequence[Served], prompt_tokens: int) -> int:

@@ -14,13 +14,6 @@ def prompt(tokens: int, seed: int) -> list[int]:
     return [draw.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(tokens)]
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Between the values beside it."""
-    if len(values) == 1:
-        return values[0]
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
 def paired(baseline: Callable[[], float], ours: Callable[[], float], *, rounds: int) -> list[tuple[float, float]]:
     """(baseline, ours) of each round, the one that goes first changing from round to round.
 
