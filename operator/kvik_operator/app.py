@@ -234,7 +234,7 @@ class Operator:
                 board=self._board,
                 scraper=scraper,
                 writer=cluster,
-                rivals=Rivals(cluster.list_autoscalers, time.monotonic),
+                rivals=Rivals(cluster.list_autoscalers, time.monotonic, everywhere=not config.namespaces),
                 metrics_api=config.metrics_api is not None,
                 meter=metrics,
                 may_write=self._elector.may_write,

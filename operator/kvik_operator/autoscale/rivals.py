@@ -1,6 +1,7 @@
 """HorizontalPodAutoscalers on pools that are not the operator's own: two that scale one pool would fight.
 
-They carry no label of ours, so no watch brings them; the leader lists them once a minute where pools are scaled.
+They carry no label of ours, so no watch brings them; the leader lists them once a minute: in all namespaces at once
+where all are watched, else in each that has scaled pools.
 """
 
 import logging
@@ -16,8 +17,8 @@ Object = Mapping[str, Any]
 
 LOOK_EVERY_SECONDS: Final = 60.0
 
-Lister = Callable[[str], Awaitable[Sequence[Object]]]
-"""The HorizontalPodAutoscalers of a namespace; raises ClusterError."""
+Lister = Callable[[str | None], Awaitable[Sequence[Object]]]
+"""The HorizontalPodAutoscalers of a namespace or (None) of all; raises ClusterError."""
 
 
 def target(autoscaler: Object) -> PoolKey | None:
@@ -36,13 +37,15 @@ def is_the_operators(autoscaler: Object) -> bool:
 
 
 class Rivals:
-    """`clock` gives monotonic seconds."""
+    """`everywhere`: the operator may list all namespaces. `clock` gives monotonic seconds."""
 
-    def __init__(self, lister: Lister, clock: Callable[[], float]) -> None:
+    def __init__(self, lister: Lister, clock: Callable[[], float], *, everywhere: bool) -> None:
         self._lister = lister
         self._clock = clock
+        self._everywhere = everywhere
         self._found: dict[PoolKey, str] = {}
-        self._looked_at: dict[str, float] = {}
+        self._looked_at: dict[str | None, float] = {}
+        """By namespace; None: all of them."""
 
     def of(self, key: PoolKey) -> str | None:
         """The name of one that scales this pool; None: none that is known."""
@@ -50,21 +53,23 @@ class Rivals:
 
     async def look(self, namespaces: Iterable[str]) -> None:
         """List where the last look is a minute ago. What cannot be listed now stays as it was last seen."""
-        wanted = set(namespaces)
-        self._looked_at = {name: at for name, at in self._looked_at.items() if name in wanted}
-        self._found = {key: rival for key, rival in self._found.items() if key.namespace in wanted}
-        for namespace in sorted(wanted):
+        wanted: set[str | None] = set(namespaces)
+        if self._everywhere:
+            wanted = {None} if wanted else set()
+        self._looked_at = {scope: at for scope, at in self._looked_at.items() if scope in wanted}
+        self._found = {key: rival for key, rival in self._found.items() if wanted & {None, key.namespace}}
+        for scope in wanted:
             now = self._clock()
-            if now - self._looked_at.get(namespace, -LOOK_EVERY_SECONDS) < LOOK_EVERY_SECONDS:
+            if now - self._looked_at.get(scope, -LOOK_EVERY_SECONDS) < LOOK_EVERY_SECONDS:
                 continue
-            self._looked_at[namespace] = now
+            self._looked_at[scope] = now
             try:
-                listed = await self._lister(namespace)
+                listed = await self._lister(scope)
             except ClusterError as error:
                 log.warning("autoscalers could not be listed", extra={"error": str(error)})
                 continue
-            others = {key: rival for key, rival in self._found.items() if key.namespace != namespace}
-            self._found = others | {
+            elsewhere = {key: rival for key, rival in self._found.items() if scope not in (None, key.namespace)}
+            self._found = elsewhere | {
                 key: str(one["metadata"]["name"])
                 for one in listed
                 if not is_the_operators(one) and (key := target(one)) is not None

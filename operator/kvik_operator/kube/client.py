@@ -30,8 +30,8 @@ from kvik_operator.reconcile.types import Object, PlannedEvent
 MAX_LISTED: Final = 100
 """ControllerRevisions with a pool's label: ours are about ten. Where somebody's others hide them, the Deployment still
 says what runs; an old spec is rendered anew then, and the history is not cut."""
-MAX_AUTOSCALERS: Final = 1000
-"""Of one namespace."""
+AUTOSCALERS_A_PAGE: Final = 250
+"""A cluster may have thousands, nearly all of them of other things, and only one page is in memory at a time."""
 _MANAGER: Final[Query] = (("fieldManager", FIELD_MANAGER),)
 
 log = logging.getLogger(__name__)
@@ -188,17 +188,20 @@ class ClusterClient:
         type_ = {"apiVersion": REVISION_API_VERSION, "kind": REVISION_KIND}
         return [{**type_, **item} for item in answer.get("items") or ()]
 
-    async def list_autoscalers(self, namespace: str) -> Sequence[Object]:
-        """The HorizontalPodAutoscalers of a namespace, whatever they scale."""
-        kind = ChildKind.AUTOSCALER
-        answer = await self._transport.request(
-            f"list HorizontalPodAutoscalers in {namespace}",
-            "GET",
-            path(kind.api_version, kind.plural, namespace),
-            query=(("limit", str(MAX_AUTOSCALERS)),),
-        )
-        found: Sequence[Object] = answer.get("items") or ()
-        return found
+    async def list_autoscalers(self, namespace: str | None) -> Sequence[Object]:
+        """The HorizontalPodAutoscalers on InferencePools of one namespace or (None) of all."""
+        kind, found, token = ChildKind.AUTOSCALER, list[Object](), ""
+        while True:
+            answer = await self._transport.request(
+                f"list HorizontalPodAutoscalers in {namespace or 'all namespaces'}",
+                "GET",
+                path(kind.api_version, kind.plural, namespace),
+                query=(("limit", str(AUTOSCALERS_A_PAGE)), *((("continue", token),) if token else ())),
+            )
+            found += (item for item in answer.get("items") or () if item["spec"]["scaleTargetRef"]["kind"] == KIND)
+            token = answer["metadata"].get("continue") or ""
+            if not token:
+                return found
 
     def emit(self, event: PlannedEvent) -> None:
         self._emitter.emit(event)

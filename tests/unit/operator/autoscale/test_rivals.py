@@ -19,18 +19,18 @@ def autoscaler(name: str = "by-hand", kind: str = "InferencePool", owner: str | 
 
 
 class Listing:
-    def __init__(self) -> None:
+    def __init__(self, *, everywhere: bool = False) -> None:
         self.now = 0.0
         self.items: list[Any] = []
-        self.asked: list[str] = []
+        self.asked: list[str | None] = []
         self.refuses = False
-        self.rivals = Rivals(self._list, lambda: self.now)
+        self.rivals = Rivals(self._list, lambda: self.now, everywhere=everywhere)
 
-    async def _list(self, namespace: str) -> Sequence[Any]:
+    async def _list(self, namespace: str | None) -> Sequence[Any]:
         self.asked.append(namespace)
         if self.refuses:
             raise Refused("list", 403, "Forbidden", "no")
-        return [item for item in self.items if item["metadata"]["namespace"] == namespace]
+        return [item for item in self.items if namespace in (None, item["metadata"]["namespace"])]
 
 
 def test_the_target_is_a_pool_of_ours_or_none() -> None:
@@ -53,7 +53,7 @@ async def test_rivals_are_looked_for_once_a_minute_and_forgotten_when_they_go() 
     await listing.rivals.look(["demo", "empty"])
     await listing.rivals.look(["demo", "empty"])
     assert listing.rivals.of(CHAT) == "by-hand"
-    assert listing.asked == ["demo", "empty"]
+    assert sorted(map(str, listing.asked)) == ["demo", "empty"]
     listing.items.clear()
     listing.now = LOOK_EVERY_SECONDS
     await listing.rivals.look(["demo"])
@@ -68,4 +68,20 @@ async def test_a_list_that_is_refused_leaves_what_was_known() -> None:
     await listing.rivals.look(["demo"])
     assert listing.rivals.of(CHAT) == "by-hand"
     await listing.rivals.look([])
+    assert listing.rivals.of(CHAT) is None
+
+
+async def test_all_namespaces_are_one_list_a_minute_where_all_are_watched() -> None:
+    listing = Listing(everywhere=True)
+    listing.items = [autoscaler()]
+    await listing.rivals.look([])
+    assert listing.asked == []
+    await listing.rivals.look(["demo", *(f"team-{number}" for number in range(200))])
+    assert (listing.asked, listing.rivals.of(CHAT)) == ([None], "by-hand")
+    listing.refuses, listing.now = True, LOOK_EVERY_SECONDS
+    await listing.rivals.look(["demo"])
+    assert (listing.asked, listing.rivals.of(CHAT)) == ([None, None], "by-hand")
+    listing.items.clear()
+    listing.refuses, listing.now = False, 2 * LOOK_EVERY_SECONDS
+    await listing.rivals.look(["demo"])
     assert listing.rivals.of(CHAT) is None

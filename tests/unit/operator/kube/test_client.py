@@ -16,7 +16,9 @@ KEY = PoolKey("demo", "chat")
 
 
 class FakeTransport:
-    def __init__(self, answer: Mapping[str, Any] | Exception) -> None:
+    """`answer`: to every request; of a list, the next one to each."""
+
+    def __init__(self, answer: Mapping[str, Any] | Exception | list[Mapping[str, Any]]) -> None:
         self.answer = answer
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
 
@@ -24,7 +26,7 @@ class FakeTransport:
         self.calls.append((method, path, options))
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return self.answer.pop(0) if isinstance(self.answer, list) else self.answer
 
 
 class Leader:
@@ -83,6 +85,24 @@ async def test_revisions_are_listed_by_the_pools_label_and_say_their_type() -> N
     ((method, path, options),) = transport.calls
     assert (method, path) == ("GET", "/apis/apps/v1/namespaces/demo/controllerrevisions")
     assert dict(options["query"])["labelSelector"] == "kvik.dev/pool=chat"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "where"),
+    [
+        ("demo", "/apis/autoscaling/v2/namespaces/demo/horizontalpodautoscalers"),
+        (None, "/apis/autoscaling/v2/horizontalpodautoscalers"),
+    ],
+)
+async def test_autoscalers_on_pools_are_listed_page_by_page(namespace: str | None, where: str) -> None:
+    def page(token: str, *kinds: str) -> Mapping[str, Any]:
+        return {"metadata": {"continue": token}, "items": [{"spec": {"scaleTargetRef": {"kind": k}}} for k in kinds]}
+
+    pages = [page("more", "Deployment", "InferencePool"), page("", "InferencePool")]
+    transport = FakeTransport(pages)
+    assert len(await client(transport).list_autoscalers(namespace)) == 2
+    assert [path for _, path, _ in transport.calls] == [where] * 2
+    assert [dict(options["query"]).get("continue") for _, _, options in transport.calls] == [None, "more"]
 
 
 async def test_a_revision_is_applied_and_deleted_as_a_child_is_and_never_stored() -> None:
