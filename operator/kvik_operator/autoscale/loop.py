@@ -14,6 +14,7 @@ from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.contest import Contest
 from kvik_operator.autoscale.decide import decide
 from kvik_operator.autoscale.drivers import Standing, standing
+from kvik_operator.autoscale.followed import Followed
 from kvik_operator.autoscale.history import KEPT, read_history
 from kvik_operator.autoscale.load import pool_load
 from kvik_operator.autoscale.rivals import is_the_operators
@@ -84,10 +85,7 @@ class _Pool:
     uid: str
     memory: PoolMemory = field(default_factory=PoolMemory)
     contest: Contest = field(default_factory=Contest)
-    replicas: int | None = None
-    """What it asked for at the last look, where somebody else writes that."""
-    published: dict[int, Decision] = field(default_factory=dict)
-    """Since then, by the number that was decided: an autoscaler takes one over seconds later."""
+    followed: Followed = field(default_factory=Followed)
     history: tuple[ScaleStep, ...] = ()
 
 
@@ -205,10 +203,10 @@ class ScaleLoop:
         if not decision.blind:
             self._decided.add(key)
             self._meter.decided(key, decision.load, decision.desired)
-        stands = self._standing(key, scaling.driver)
+        stands = self._standing(key, scaling.driver, known.followed.publish(decision, now))
         if not stands.writes:
             return self._carried_out_by_others(key, pool, known, decision, scaling.driver, stands)
-        known.replicas = None
+        known.followed.written_by_us()
         if self._may_write():
             known.contest.observe(pool.spec.replicas, now)
             if known.contest.contested():
@@ -218,11 +216,12 @@ class ScaleLoop:
                 return refused
         return self._outcome(known, decision)
 
-    def _standing(self, key: PoolKey, driver: ScalingDriver) -> Standing:
+    def _standing(self, key: PoolKey, driver: ScalingDriver, published_for: float) -> Standing:
         autoscaler = self._store.child(key, ChildKind.AUTOSCALER)
         if autoscaler is not None and not is_the_operators(autoscaler):
             autoscaler = None
-        return standing(driver, autoscaler, self._rivals.of(key), metrics_api=self._metrics_api)
+        rival = self._rivals.of(key)
+        return standing(driver, autoscaler, rival, metrics_api=self._metrics_api, published_for=published_for)
 
     def _carried_out_by_others(
         self,
@@ -235,17 +234,13 @@ class ScaleLoop:
     ) -> ScalingReport:
         """The decision is published all the same: an autoscaler that is in trouble needs it to get out of it."""
         known.contest = Contest()
-        before, known.replicas = known.replicas, pool.spec.replicas
-        if driver is ScalingDriver.HPA and self._may_write() and before not in (None, pool.spec.replicas):
-            followed = known.published.get(pool.spec.replicas, decision)
-            self._note_step(key, pool, known, followed, before or 0, pool.spec.replicas, "by driver HPA")
-        if before != pool.spec.replicas:
-            known.published.clear()
-        if decision.desired is not None:
-            known.published[decision.desired] = decision
+        history, leads = read_history(pool.status), self._may_write()
+        step = known.followed.observe(pool.spec.replicas, decision, history, leads=leads)
+        if step is not None and driver is not ScalingDriver.EXTERNAL:
+            self._note_step(key, pool, known, step.decision, step.before, pool.spec.replicas, f"by driver {driver}")
         trouble = stands.trouble
-        if decision.blind and (trouble is None or trouble[0] is Reason.AUTOSCALER_FAILED):
-            trouble = Reason.NO_LOAD_DATA, decision.formula  # which is why the autoscaler has no value
+        if decision.blind and (trouble is None or trouble[0] in _FOR_WANT_OF_A_VALUE):
+            trouble = Reason.NO_LOAD_DATA, decision.formula
         if trouble is not None:
             return self._said(known, *trouble, active=False, desired=decision.desired)
         reason = Reason.LOAD_PUBLISHED if driver is ScalingDriver.EXTERNAL else Reason.SCALING_ON_LOAD
@@ -337,6 +332,10 @@ class ScaleLoop:
         self, known: _Pool, reason: Reason, message: str, *, active: bool, desired: int | None = None
     ) -> ScalingReport:
         return ScalingReport(active, reason, message, desired, self._utcnow().replace(microsecond=0), known.history)
+
+
+_FOR_WANT_OF_A_VALUE: Final = (Reason.AUTOSCALER_FAILED, Reason.OBSERVING_LOAD)
+"""What is wrong with an autoscaler while there is no decision to read."""
 
 
 def _is_refused(pool: InferencePool) -> bool:

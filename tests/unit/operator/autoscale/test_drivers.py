@@ -24,7 +24,7 @@ FAILS = {
 def test_only_native_writes_and_each_driver_works_with_exactly_its_own_objects(
     driver: ScalingDriver, autoscaler: dict[str, Any] | None, writes: bool
 ) -> None:
-    assert standing(driver, autoscaler, None, metrics_api=True) == Standing(writes)
+    assert standing(driver, autoscaler, None, metrics_api=True, published_for=60.0) == Standing(writes)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,16 @@ def test_only_native_writes_and_each_driver_works_with_exactly_its_own_objects(
 def test_what_is_in_the_way_is_said_and_nothing_is_written(
     driver: ScalingDriver, autoscaler: dict[str, Any] | None, rival: str | None, metrics_api: bool, reason: Reason
 ) -> None:
-    found = standing(driver, autoscaler, rival, metrics_api=metrics_api)
+    found = standing(driver, autoscaler, rival, metrics_api=metrics_api, published_for=60.0)
     assert not found.writes
     assert found.trouble is not None
     assert found.trouble[0] is reason
 
 
 def test_external_welcomes_an_autoscaler_of_ones_own() -> None:
-    assert standing(EXTERNAL, None, "by-hand", metrics_api=False) == Standing(False)
+    assert standing(EXTERNAL, None, "by-hand", metrics_api=False, published_for=0.0) == Standing(False)
+
+
+def test_an_autoscaler_that_looked_before_there_was_a_decision_has_not_failed() -> None:
+    found = standing(HPA, FAILS, None, metrics_api=True, published_for=44.0)
+    assert found.trouble == (Reason.OBSERVING_LOAD, "the pool's HorizontalPodAutoscaler: FailedGetScale: no")

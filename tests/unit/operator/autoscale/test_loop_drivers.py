@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kvik_operator.names import Reason
 from tests.support.scale_world import World
 
@@ -52,6 +54,36 @@ async def test_a_follower_tells_of_no_step_of_an_autoscaler() -> None:
     assert world.looked_for_rivals == []
 
 
+@pytest.mark.parametrize(("told", "events"), [(True, 0), (False, 1)])
+async def test_a_new_leader_tells_of_a_step_that_its_predecessor_has_not_told_of(told: bool, events: int) -> None:
+    """Both saw the autoscaler's change, one before and one after the Lease changed hands."""
+    world = World(driver="HPA", maxReplicas=4)
+    world.leader, world.autoscaler = False, OWN_AUTOSCALER
+    world.load(20)
+    await world.rounds(2)
+    world.set_replicas(2)
+    numbers = {"reason": "ScaledUp", "winner": "queue", "loadPercent": 400, "formula": "400 % of full"}
+    step = {"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, **numbers}
+    world.object = {**world.object, "status": {"scaling": {"history": [step] if told else []}}}
+    world.leader = True
+    await world.rounds(1)
+    assert len(world.events) == events
+    world.set_replicas(1)
+    world.set_replicas(2)  # between two looks
+    await world.rounds(1)
+    assert len(world.events) == events
+
+
+async def test_a_leader_tells_of_every_step_even_if_it_is_like_the_last_one() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    world.autoscaler = OWN_AUTOSCALER
+    world.load(20)
+    for replicas in (1, 2, 1, 2):
+        world.set_replicas(replicas)
+        await world.rounds(1)
+    assert [(step.from_replicas, step.to_replicas) for step in world.report.history] == [(1, 2), (2, 1), (1, 2)]
+
+
 async def test_driver_hpa_without_the_metrics_api_says_what_to_do() -> None:
     world = World(metrics_api=False, driver="HPA", maxReplicas=4)
     world.load(20)
@@ -94,6 +126,8 @@ async def test_an_autoscaler_without_data_is_not_what_is_wrong() -> None:
     assert world.report.reason is Reason.NO_LOAD_DATA
     world.load(20)
     await world.rounds(1)
+    assert world.report.reason is Reason.OBSERVING_LOAD  # it may not have looked since there is a value
+    await world.rounds(10)
     assert world.report.reason is Reason.AUTOSCALER_FAILED
     assert world.report.message == "the pool's HorizontalPodAutoscaler: FailedGetObjectMetric: no value"
     assert world.report.desired is not None  # it needs the value to recover
