@@ -161,6 +161,8 @@ class Reason(StrEnum):
     CONTESTED = "Contested"
     METRICS_API_OFF = "MetricsAPIOff"
     AUTOSCALER_FAILED = "AutoscalerFailed"
+    # Pods serve what the pool has no longer.
+    API_KEYS_OUTDATED = "APIKeysOutdated"
     # Pods disagree.
     MODEL_DIFFERS = "ModelDiffers"
     # The pool asks for what its engine does not have.

@@ -81,6 +81,23 @@ def test_load_scales_up_and_idleness_down_and_the_events_say_why(operated: Rig) 
     assert managers >= {"kvik-operator", "kvik-autoscaler"}
 
 
+def test_a_pool_says_that_its_pods_cannot_use_the_new_api_keys_until_they_can(operated: Rig) -> None:
+    rig = operated
+    rig.operator()
+    rig.create()
+    rig.wait_ready()
+
+    def degraded() -> str:
+        conditions = (rig.pool() or {})["status"]["conditions"]
+        return next(each["reason"] for each in conditions if each["type"] == "Degraded")
+
+    assert degraded() == "AsExpected"
+    rig.kubelet.set_load(api_keys_outdated=True)
+    eventually("the pool to say so", lambda: degraded() == "APIKeysOutdated", 15, rig.explain)
+    rig.kubelet.set_load()
+    eventually("the pool to be as expected", lambda: degraded() == "AsExpected", 15, rig.explain)
+
+
 def test_a_scale_that_names_an_old_version_of_the_pool_is_refused(operated: Rig) -> None:
     """What makes reading the pool and scaling it one step."""
     rig = operated

@@ -35,6 +35,7 @@ class FakeCluster:
         self._first_uid = None if pool is None else pool["metadata"]["uid"]
         self.infos: dict[str, EngineInfo] = {}
         self.in_flight: dict[str, int] = {}
+        self.outdated_keys: set[str] = set()
         self.webhook: Callable[[dict[str, Any]], None] = lambda child: None
         """Changes what is applied on its way in, as a mutating webhook does."""
 
@@ -56,6 +57,9 @@ class FakeCluster:
 
     def info(self, pod_uid: str) -> EngineInfo | None:
         return self.infos.get(pod_uid)
+
+    def keys_outdated(self, pod_uid: str) -> bool:
+        return pod_uid in self.outdated_keys
 
     def work(self, pod_uid: str) -> int | None:
         return self.in_flight.get(pod_uid)

@@ -106,9 +106,9 @@ async def live_api(run_dir: Path, *, template: str | None = TEMPLATE, **config: 
     async with connected(core) as client:
         settings = engine_config(run_dir, **config)
         drain, metrics = Drain(), RequestMetrics(MODEL, slo=ttft_target(settings))
-        status = Status(settings, client, drain, metrics)
-        status.warm()
         keys = keys_or_refuse(settings.api_keys_file)
+        status = Status(settings, client, drain, metrics, keys)
+        status.warm()
         page = MetricsPage(settings, client, metrics, keys, drain=drain)
         service = Service(settings, byte_text_model(template), client, metrics, drain, created=1, keys=keys)
         runner, server = await listen(api_app(service, status, page), api_socket := bind("127.0.0.1", 0))

@@ -29,6 +29,7 @@ class Scene:
         self.problems: tuple[ApplyProblem, ...] = ()
         self.infos: dict[str, EngineInfo] = {}
         self.scaling: ScalingReport | None = None
+        self.outdated_keys: set[str] = set()
         self.image = self.configured_image = "kvik/engine:1"
 
     def look(self, seconds: float = 0) -> StatusUpdate:
@@ -42,7 +43,7 @@ class Scene:
             observed,
             self.wanted,
             Applied(children, self.problems),
-            Reports(self.infos, self.scaling),
+            Reports(self.infos, self.scaling, self.outdated_keys),
             InUse(revision, self.configured_image),
         )
         pool["status"] = merged(pool.get("status") or {}, update.patch)

@@ -65,15 +65,16 @@ class ApiProcess:
         self._config = config
         self._client = EngineClient(core_socket(config.run_dir), api_id=os.getpid())
         self._drain = Drain()
+        self._keys = keys_or_refuse(config.api_keys_file)
         metrics = RequestMetrics(config.model_name, slo=ttft_target(config))
         self._status = Status(
             config,
             self._client,
             self._drain,
             metrics,
+            self._keys,
             model_fetched=read_provenance(Path(config.model_path)).finished_at,
         )
-        self._keys = keys_or_refuse(config.api_keys_file)
         self._page = MetricsPage(config, self._client, metrics, self._keys, drain=self._drain)
         self._service = Service(
             config=config,

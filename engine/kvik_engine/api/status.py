@@ -11,6 +11,7 @@ from typing import Any
 
 from kvik_engine import __version__
 from kvik_engine.api.drain import Drain
+from kvik_engine.api.keys import ApiKeys
 from kvik_engine.api.request_metrics import RequestMetrics
 from kvik_engine.config import EngineConfig
 from kvik_engine.ipc.client import EngineClient
@@ -28,6 +29,7 @@ class Status:
     client: EngineClient
     drain: Drain
     metrics: RequestMetrics
+    keys: ApiKeys | None = None
     model_fetched: str | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -80,6 +82,7 @@ class Status:
             "prefill_tokens_per_second": None if stats is None else stats.prefill_tokens_per_second,
             "ttft_p90_seconds": self.metrics.ttft_p90(),
             "warm_since": _rfc3339(self.warm_at),
+            "api_keys_outdated": None if self.keys is None else self.keys.outdated,
         }
 
     @property

@@ -46,6 +46,10 @@ class Board:
             return None
         return reading.running + reading.waiting
 
+    def keys_outdated(self, pod_uid: str) -> bool:
+        reading = self.latest(pod_uid)
+        return reading is not None and bool(reading.api_keys_outdated)
+
     def latest(self, pod_uid: str) -> LoadReading | None:
         with self._lock:
             readings = self._readings.get(pod_uid)
@@ -60,12 +64,15 @@ class Board:
                 if (uid := str(pod["metadata"]["uid"]))
             ]
 
-    def record(self, readings: Mapping[str, LoadReading]) -> None:
+    def record(self, readings: Mapping[str, LoadReading]) -> set[str]:
+        """Returns the pods that say something else of their API keys than before."""
+        news = {uid for uid, new in readings.items() if bool(new.api_keys_outdated) != self.keys_outdated(uid)}
         with self._lock:
             for uid, reading in readings.items():
                 self._readings[uid] = (reading, *self._readings.get(uid, ()))[:READINGS_KEPT]
                 if reading.warm:
                     self._once_warm.add(uid)
+        return news
 
     def wants_info(self, pod_uid: str) -> str | None:
         """The start (`warm_since`) whose `/info` has not been read yet; None: nothing to ask."""

@@ -160,8 +160,9 @@ class ScaleLoop:
         targets = {
             pod["metadata"]["uid"]: target for group in pods.values() for pod in group if (target := _target(pod))
         }
-        self._board.record(await self._scraper.loads(list(targets.values())))
         owners = {pod["metadata"]["uid"]: key for key, group in pods.items() for pod in group}
+        news = self._board.record(await self._scraper.loads(list(targets.values())))
+        self._enqueue({owners[uid] for uid in news})
         starts = {uid: start for uid in targets if (start := self._board.wants_info(uid)) is not None}
         infos = await asyncio.gather(*(self._scraper.info(targets[uid]) for uid in starts))
         for (uid, start), info in zip(starts.items(), infos, strict=True):

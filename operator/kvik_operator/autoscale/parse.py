@@ -45,6 +45,7 @@ def parse_load(body: bytes, at: float) -> LoadReading:
         prefill_tokens_per_second=_rate(answer, "prefill_tokens_per_second"),
         warm_since=warm_since if isinstance(warm_since, str) else None,
         ttft_p90_seconds=_shown(answer, "ttft_p90_seconds"),
+        api_keys_outdated=_flag(answer, "api_keys_outdated"),
     )
 
 
@@ -116,6 +117,11 @@ def _shown(answer: Mapping[str, Any], name: str) -> float | None:
         return _number(answer, name)
     except UnreadableAnswerError:
         return None
+
+
+def _flag(answer: Mapping[str, Any], name: str) -> bool | None:
+    value = answer.get(name)
+    return value if isinstance(value, bool) else None
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str | None:

@@ -43,6 +43,8 @@ class LoadReading:
     warm_since: str | None
     ttft_p90_seconds: float | None = None
     """Of the last 60 s, as measured. It lags, so it is shown and served, and never decides."""
+    api_keys_outdated: bool | None = None
+    """Whether the engine goes on with earlier API keys, because it cannot use those of the Secret."""
 
     @property
     def warm(self) -> bool:

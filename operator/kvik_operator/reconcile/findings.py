@@ -43,6 +43,8 @@ class Findings:
     reached: bool
     """Whether the revision in use had every pod ready at some time before."""
     too_old: EngineTooOld | None = None
+    outdated_keys: Sequence[str] = ()
+    """Names of the pods that cannot use the Secret's API keys and go on with earlier ones."""
 
     @property
     def ready(self) -> int:

@@ -110,6 +110,8 @@ def _degraded(findings: Findings, problem: Problem | None) -> Condition:
     type_ = ConditionType.DEGRADED
     if problem is not None and problem.reason is not Reason.STARTING:
         return Condition(type_, "True", problem.reason, problem.message)
+    if findings.outdated_keys:
+        return Condition(type_, "True", Reason.API_KEYS_OUTDATED, _keys_outdated(findings))
     if findings.too_old is not None:
         return Condition(type_, "True", Reason.ENGINE_TOO_OLD, str(findings.too_old))
     differs = _model_differs(findings.infos)
@@ -170,6 +172,14 @@ def _refused_pods(deployed: Object | None) -> Problem | None:
     message = failure.get("message") or "pods cannot be created"
     reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.PODS_REFUSED
     return Problem(reason, message)
+
+
+def _keys_outdated(findings: Findings) -> str:
+    first, others = findings.outdated_keys[0], len(findings.outdated_keys) - 1
+    keys = findings.observed.effective.api_keys
+    secret = "the Secret of spec.apiKeys" if keys is None else f"key {keys.key} of the Secret {keys.secret}"
+    who = f"Pod {first}" + (f" and {counted(others, 'more pod')}" if others else "")
+    return f"{who} cannot use {secret}, so the keys before it stay in force; the pod's log names the line"
 
 
 def _model_differs(infos: Sequence[EngineInfo]) -> str | None:

@@ -147,7 +147,8 @@ class Reconciler:
     def _reports(self, observed: Observed) -> Reports:
         uids = [pod["metadata"].get("uid", "") for pod in observed.pods]
         infos = {uid: info for uid in uids if (info := self._board.info(uid)) is not None}
-        return Reports(infos, self._board.scaling(observed.key, observed.pool.uid))
+        outdated = {uid for uid in uids if self._board.keys_outdated(uid)}
+        return Reports(infos, self._board.scaling(observed.key, observed.pool.uid), outdated)
 
     def _forget(self, key: PoolKey) -> None:
         self._status_written.pop(key, None)

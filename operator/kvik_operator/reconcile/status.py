@@ -1,6 +1,6 @@
 """The pool's status and the Events about it. Pure: everything known in, one merge patch out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -50,6 +50,8 @@ class Reports:
 
     infos: Mapping[str, EngineInfo]
     scaling: ScalingReport | None
+    outdated_keys: Collection[str] = ()
+    """Uids of pods that go on with earlier API keys than the Secret's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def status_update(
     previous = observed.pool.status
     reached = in_use is not None and (previous.get("revision") or {}).get("current") == in_use.revision.name
     too_old = _too_old(in_use, observed)
-    findings = Findings(wanted, states, infos, applied, reports.scaling, observed, reached, too_old)
+    outdated_keys = sorted(state.name for state in states if state.uid in reports.outdated_keys)
+    findings = Findings(wanted, states, infos, applied, reports.scaling, observed, reached, too_old, outdated_keys)
     conditions = to_api(
         pool_conditions(findings), previous.get("conditions") or (), observed.pool.generation, observed.now
     )

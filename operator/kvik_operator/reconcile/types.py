@@ -107,6 +107,9 @@ class Board(Protocol):
     def work(self, pod_uid: str) -> int | None:
         """Requests running plus waiting at the last reading; None: no fresh reading."""
 
+    def keys_outdated(self, pod_uid: str) -> bool:
+        """Whether the pod last said that it goes on with earlier API keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:

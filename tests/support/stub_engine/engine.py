@@ -155,6 +155,7 @@ class StubEngine:
             "prefill_tokens_per_second": self.options.prefill_tokens_per_second,
             "ttft_p90_seconds": None,
             "warm_since": _rfc3339(self._warm_since),
+            "api_keys_outdated": None if self.options.api_keys_file is None else False,
         }
         return figures | self.overrides.load
 

@@ -164,7 +164,9 @@ async def test_an_engine_follows_a_secret_that_is_rotated_without_a_request_and_
         await until(lambda: keys.count == 1)
         assert [(await chat(api, key)).status for key in (ALICE, "alices-next-key")] == [401, 200]
         mounted_secret(secret, "")
+        assert (await api.get("/load", api.metrics_url)).json["api_keys_outdated"] is False
         await until(lambda: keys.outdated)
+        assert (await api.get("/load", api.metrics_url)).json["api_keys_outdated"] is True
         assert (await chat(api, "alices-next-key")).status == 200
         page = (
             MetricsPage(api.service.config, api.client, api.service.metrics, keys, drain=api.service.drain)

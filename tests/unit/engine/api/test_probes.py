@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 LOAD_KEYS = {
     *("schema", "state", "step", "kv_blocks_used", "kv_blocks_total", "running", "waiting", "refused_total"),
-    *("waiting_prompt_tokens", "prefill_tokens_per_second", "ttft_p90_seconds", "warm_since"),
+    *("waiting_prompt_tokens", "prefill_tokens_per_second", "ttft_p90_seconds", "warm_since", "api_keys_outdated"),
 }
 NAMES = {
     *("kvik_num_requests_running", "kvik_num_requests_waiting", "kvik_kv_cache_utilization", "kvik_kv_cache_fill"),

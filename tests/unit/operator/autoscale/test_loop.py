@@ -1,10 +1,12 @@
 """The scale loop against fakes: who writes, on what, and what it says about it."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
 from kvik_operator.names import Reason
-from tests.support.scale_world import KEY, World, pool_object
+from tests.support.scale_world import IDLE, KEY, World, pool_object
 
 
 async def test_load_scales_the_pool_up_and_the_event_says_why() -> None:
@@ -268,6 +270,19 @@ async def test_info_is_asked_once_and_its_pool_looked_at() -> None:
     await world.rounds(3)
     assert sorted(world.asked_info) == ["p0", "p1"]
     assert KEY in world.enqueued
+
+
+async def test_a_pool_is_looked_at_when_a_pod_says_something_else_of_its_api_keys() -> None:
+    world = World()
+    world.load(waiting=0)
+    await world.rounds(2)
+    world.enqueued.clear()
+    for outdated, want in ((True, [KEY]), (True, []), (None, [KEY]), (False, [])):
+        world.readings = {"p0": replace(IDLE, api_keys_outdated=outdated)}
+        await world.rounds(1)
+        assert world.enqueued == want
+        assert world.board.keys_outdated("p0") is bool(outdated)
+        world.enqueued.clear()
 
 
 async def test_an_unreadable_pool_is_left_to_reconcile() -> None:

@@ -60,6 +60,12 @@ def test_a_figure_that_decides_nothing_cannot_spoil_the_others() -> None:
     assert parse_load(body(LOAD | {"ttft_p90_seconds": 0.41}), 0.0).ttft_p90_seconds == 0.41
 
 
+@pytest.mark.parametrize(("said", "want"), [(True, True), (False, False), (None, None), (1, None), ("true", None)])
+def test_only_true_and_false_say_anything_of_api_keys(said: object, want: bool | None) -> None:
+    assert parse_load(body(LOAD | {"api_keys_outdated": said}), 0.0).api_keys_outdated is want
+    assert parse_load(body(LOAD), 0.0).api_keys_outdated is None
+
+
 def test_keys_of_a_newer_engine_are_ignored() -> None:
     assert parse_load(body(LOAD | {"gpu_temperature": 80}), 0.0).running == 7
 

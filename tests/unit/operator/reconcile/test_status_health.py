@@ -197,6 +197,23 @@ def test_a_stopped_pool_says_so_and_is_not_degraded() -> None:
     assert scene.cluster.status["ready"] == "0/0"
 
 
+def test_pods_that_cannot_use_the_new_api_keys_degrade_the_pool_until_they_can() -> None:
+    scene = Scene(wanted=2, apiKeys={"secretRef": {"name": "clients"}})
+    scene.pods = [make_pod("a", ready=True), make_pod("b", ready=True)]
+    scene.outdated_keys = {"uid-a", "uid-b", "uid-of-a-pod-that-is-gone"}
+    scene.look()
+    status, reason, message = scene.condition("Degraded")
+    assert (status, reason) == ("True", "APIKeysOutdated")
+    assert message.startswith("Pod a and 1 more pod cannot use key keys of the Secret clients")
+    assert scene.condition("Ready")[0] == "True"
+    scene.outdated_keys = {"uid-b"}
+    scene.look()
+    assert scene.condition("Degraded")[2].startswith("Pod b cannot")
+    scene.outdated_keys.clear()
+    scene.look()
+    assert scene.condition("Degraded")[:2] == ("False", "AsExpected")
+
+
 def test_pods_that_serve_different_commits_degrade_the_pool() -> None:
     scene = Scene(wanted=2)
     scene.pods = [make_pod("a", ready=True), make_pod("b", ready=True)]
