@@ -22,6 +22,9 @@ demo-down: setup ## Remove the demo: pool, releases and namespaces (cluster-down
 	@$(PYTHON) -m scripts.demo down
 
 serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
+	@echo "When it says ready, ask it from another terminal:"
+	@echo "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\"
+	@echo "    -d '{\"model\": \"smollm2-135m-instruct\", \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'"
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop

@@ -53,7 +53,7 @@ def _rows(
     rows: list[tuple[str, ...]] = []
     now = session.utcnow()
     for revision, state, made in zip_longest(revisions, states, changes):
-        lines = ["the oldest kept"] if made is None else [change_line(change) for change in made] or ["nothing"]
+        lines = ["no earlier one is kept"] if made is None else [change_line(change) for change in made] or ["nothing"]
         rows.append((str(revision.number), age(revision.created, now), revision.engine, state, lines[0]))
         rows += [("", "", "", "", line) for line in lines[1:]]
     return rows

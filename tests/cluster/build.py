@@ -64,13 +64,21 @@ def _build(name: str, folder: Path) -> None:
 
 
 def _version_stamp() -> dict[str, str]:
-    """What the Kubernetes programs report as their version; clients refuse a server without one."""
+    """What the Kubernetes programs report as their version; clients refuse a server without one.
+
+    Helm takes its part for the version of the cluster that `helm template` renders for.
+    """
     required = re.search(r"k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)", (GO_SOURCES / "go.mod").read_text())
     if required is None:
         raise RuntimeError("go.mod does not require k8s.io/kubernetes")
     stamp = {"gitVersion": required[1], "gitMajor": required[2], "gitMinor": required[3]}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return {f"{package}.{name}": value for package in packages for name, value in stamp.items()}
+    helm = "helm.sh/helm/v3/pkg/chartutil"
+    return {
+        **{f"{package}.{name}": value for package in packages for name, value in stamp.items()},
+        f"{helm}.k8sVersionMajor": required[2],
+        f"{helm}.k8sVersionMinor": required[3],
+    }
 
 
 def _run_with_progress(name: str, command: list[str], environment: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ def test_revisions_are_listed_newest_first_with_what_changed() -> None:
             "4          6h    0.2.0    in use   engine.version: 0.1.0 -> 0.2.0",
             "2          8h    0.1.0             batching.maxRequests: none -> 8",
             "                                   engine.version: none -> 0.1.0",
-            "1          9h    0.1.0             the oldest kept",
+            "1          9h    0.1.0             no earlier one is kept",
         ],
     )
 
