@@ -1,7 +1,7 @@
-"""What packed weights save on a CPU, on the embedded model in bf16: part of `make bench`.
+"""What another order of the weights saves on a CPU, on the embedded model in bf16: part of `make bench`.
 
-The model is loaded twice, with its weights as they are and with those packed that a measurement at load chooses. The
-two decode in turn and are compared step by step: a figure is the median of the ratios, beside it are the least times.
+The model is loaded twice, with its weights as they are and in the order that a measurement at load chooses. The two
+decode in turn and are compared step by step: a figure is the median of the ratios, beside it are the least times.
 Times are processor time of one thread, so that other work on the machine shows less.
 """
 
@@ -33,10 +33,10 @@ def seconds(work: Callable[..., None], *arguments: object) -> float:
 
 
 def compare(report: Report, what: str, pairs: list[tuple[float, float]]) -> None:
-    """`pairs`: seconds with plain and with packed weights."""
-    ratio = statistics.median(packed / plain for plain, packed in pairs)
-    plain, packed = (min(column) * 1e3 for column in zip(*pairs, strict=True))
-    report.line(what, f"x {ratio:.2f} ({plain:.0f} -> {packed:.0f} ms)", ratio)
+    """`pairs`: seconds with plain weights and with those in the chosen order."""
+    ratio = statistics.median(chosen / plain for plain, chosen in pairs)
+    plain, chosen = (min(column) * 1e3 for column in zip(*pairs, strict=True))
+    report.line(what, f"x {ratio:.2f} ({plain:.0f} -> {chosen:.0f} ms)", ratio)
 
 
 def main() -> int:
@@ -48,18 +48,18 @@ def main() -> int:
     with patch("kvik_engine.runner.load.choose_products", lambda *_: PlainProduct):
         runners = [load_demo(rows=max(ROWS), prompt=PROMPT, dtype="bf16")]
     runners.append(load_demo(rows=max(ROWS), prompt=PROMPT, dtype="bf16"))
-    plain, packed = (DemoRows(runner, rows=max(ROWS), prompt=PROMPT, steps=steps) for runner in runners)
+    plain, chosen = (DemoRows(runner, rows=max(ROWS), prompt=PROMPT, steps=steps) for runner in runners)
     report = Report("linear_paths", {"model": "demo", "dtype": "bf16", "prompt": PROMPT, "threads": 1})
 
-    prompts = [(seconds(plain.prefill, 1, GREEDY), seconds(packed.prefill, 1, GREEDY)) for _ in range(1 + steps // 4)]
+    prompts = [(seconds(plain.prefill, 1, GREEDY), seconds(chosen.prefill, 1, GREEDY)) for _ in range(1 + steps // 4)]
     compare(report, f"prompt of {PROMPT} tokens", prompts[1:])
     for rows in ROWS:
         plain.prefill(rows, GREEDY)
-        packed.prefill(rows, GREEDY)
+        chosen.prefill(rows, GREEDY)
         compare(
             report,
             f"step that decodes {rows} rows",
-            [(seconds(plain.decode, done), seconds(packed.decode, done)) for done in range(steps)],
+            [(seconds(plain.decode, done), seconds(chosen.decode, done)) for done in range(steps)],
         )
     report.write()
     return 0

@@ -1,4 +1,4 @@
-"""Products with one weight: the two ways to hold the weight and to multiply by it."""
+"""Products with one weight: the ways to hold the weight and to multiply by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kvik_kernels.cpu.library import Library
+from kvik_kernels.cpu.product import PanelWeight
 
 
 class Product(Protocol):
@@ -58,6 +61,26 @@ class PackedProduct:
     def unrounded(self, x: Tensor) -> Tensor:
         rounded = self(x)
         return _whole(rounded, torch.ops.mkldnn._linear_pointwise.binary(x, rounded, self._packed, None, "sub"))
+
+
+class PanelProduct:
+    """Our own kernel's, for CPUs and bf16, on a copy of the weight in panels. One thread at a time may use it."""
+
+    def __init__(self, library: Library, weight: Tensor) -> None:
+        self._weight = PanelWeight(library, weight)
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._multiply(x, bias, torch.bfloat16)
+
+    def unrounded(self, x: Tensor) -> Tensor:
+        return self._multiply(x, None, torch.float32)
+
+    def _multiply(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        rows = x.reshape(-1, self._weight.inputs)
+        if rows.stride(1) != 1:
+            rows = rows.contiguous()
+        product = self._weight.multiply(rows, bias, dtype=dtype, threads=torch.get_num_threads())
+        return product.view(*x.shape[:-1], self._weight.outputs)
 
 
 def _whole(rounded: Tensor, lost: Tensor) -> Tensor:

@@ -1,61 +1,73 @@
-"""How linear layers multiply: by weights as they are, or by packed ones. On a CPU that is measured, a shape of weight
-after the other, while the model is loaded."""
+"""How linear layers multiply: by weights as they are, or in the order of a kernel. On a CPU that is measured, a shape
+of weight after the other, while the model is loaded."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from kvik_engine.layers.product import MakeProduct, PackedProduct, PlainProduct, Product
+from kvik_engine.layers.product import MakeProduct, PackedProduct, PanelProduct, PlainProduct, Product
+from kvik_kernels.cpu.library import LibraryUnavailable, load_library
+from kvik_kernels.cpu.product import serves
 
 log = logging.getLogger(__name__)
 
 ROWS = (1, 8, 16, 128)
 """Rows of the products that are timed: decoding alone, decoding in company, prefill."""
+PLAIN, PACKED, PANELS = "plain", "packed", "panels"
+"""Weights as they are, in oneDNN's order, in that of our own kernel."""
 _PASSES = 4
 _SAMPLE_BYTES = 8 << 20
 """Of weights that are multiplied by in turn: more than a core's own cache holds, as in a step, and soon done."""
 _MOST_COPIES = 64
 """Of a small weight, whose products take the time of a call and not of their bytes."""
 _GAIN = 0.95
-"""Packed weights have to take less than this of the time: below it the difference may be chance."""
+"""Another order has to take less than this of the time: below it the difference may be chance."""
+
+Seconds = Mapping[str, float]
+"""Processor time that the same products took, by order of the weights: 0 where the clock ticks too seldom to tell, as
+under gVisor."""
 
 
-@dataclass(frozen=True, slots=True)
-class PathSeconds:
-    """Processor time that the same products took: 0 where its clock ticks too seldom to tell, as under gVisor."""
-
-    plain: float
-    packed: float
-
-    @property
-    def ratio(self) -> float | None:
-        """None where the clock did not tell one of the times."""
-        return self.packed / self.plain if self.plain > 0 and self.packed > 0 else None
+def quickest(measured: Mapping[int, Seconds]) -> str:
+    """The order to keep weights in, from times by row count. It is one for all row counts, and each of these counts as
+    much as another: a step of one row takes as long for its only client as a step of many for each of theirs. What was
+    not measured for all of them is not taken."""
+    shares = {PLAIN: _GAIN} | {order: share for order, share in relative(measured).items() if share is not None}
+    return min(shares, key=lambda order: shares[order])
 
 
-def packed_pays(measured: Mapping[int, PathSeconds]) -> bool:
-    """By row count. A weight is kept in one layout for all row counts, and each of these counts as much as another: a
-    step of one row takes as long for its only client as a step of many for each of theirs. What was not measured for
-    all of them does not pay."""
-    ratios = [seconds.ratio for seconds in measured.values() if seconds.ratio is not None]
-    return len(ratios) == len(measured) and math.prod(ratios) ** (1 / len(ratios)) < _GAIN
+def relative(measured: Mapping[int, Seconds]) -> dict[str, float | None]:
+    """The part of the plain weights' time that each other order takes: geometric mean over the row counts. None: the
+    clock did not tell a time."""
+    orders = {order for seconds in measured.values() for order in seconds} - {PLAIN}
+    return {order: _mean([_share(seconds, order) for seconds in measured.values()]) for order in sorted(orders)}
+
+
+def _share(seconds: Seconds, order: str) -> float | None:
+    plain, other = seconds[PLAIN], seconds[order]
+    return other / plain if plain > 0 and other > 0 else None
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    told = [share for share in shares if share is not None]
+    return math.prod(told) ** (1 / len(told)) if len(told) == len(shares) else None
 
 
 def choose_products(dtype: torch.dtype, device: torch.device) -> MakeProduct:
-    """Packed products are for CPUs that multiply bf16 natively. In fp32 they would lose alone what they win in company,
+    """Other orders are for CPUs that multiply bf16 natively. In fp32 they would lose alone what they win in company,
     and sum in another order than torch."""
     if device.type != "cpu" or dtype != torch.bfloat16:
         return PlainProduct
-    if not (torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported()):
-        log.info("linear layers: plain weights, as this CPU lacks AVX512-BF16 or this torch lacks oneDNN")
+    if not torch.cpu._is_avx512_bf16_supported():
+        log.info("linear layers: plain weights, as this CPU lacks AVX512-BF16")
         return PlainProduct
     return MeasuredProducts()
 
@@ -64,44 +76,59 @@ class MeasuredProducts:
     """A MakeProduct: the first weight of each shape is measured, and decides for the others."""
 
     def __init__(self) -> None:
-        self._packs: dict[torch.Size, bool] = {}
+        self._orders: dict[torch.Size, str] = {}
 
     def __call__(self, weight: Tensor) -> Product:
-        if weight.shape not in self._packs:
-            self._packs[weight.shape] = self._decide(weight)
-        return PackedProduct(weight) if self._packs[weight.shape] else PlainProduct(weight)
+        made = candidates(weight)
+        if weight.shape not in self._orders:
+            self._orders[weight.shape] = self._decide(weight, made)
+        return made[self._orders[weight.shape]](weight)
 
     @staticmethod
-    def _decide(weight: Tensor) -> bool:
-        measured = measure(weight)
-        packs = packed_pays(measured)
+    def _decide(weight: Tensor, made: Mapping[str, MakeProduct]) -> str:
+        measured = measure(weight, made)
+        order = quickest(measured)
         log.info(
-            "linear layers of %d x %d: %s weights; packed ones take %s of the time",
+            "linear layers of %d x %d: %s weights; %s",
             *weight.shape,
-            "packed" if packs else "plain",
-            ", ".join(f"{_shown(seconds.ratio)} ({rows} rows)" for rows, seconds in measured.items()),
+            order,
+            "; ".join(f"{other} ones take {_shown(share)} of the time" for other, share in relative(measured).items())
+            or "no other order is served here",
         )
-        return packs
+        return order
 
 
-def _shown(ratio: float | None) -> str:
-    return "an unknown part" if ratio is None else f"{ratio:.2f}"
+def _shown(share: float | None) -> str:
+    return "an unknown part" if share is None else f"{share:.2f}"
+
+
+def candidates(weight: Tensor) -> dict[str, MakeProduct]:
+    """The orders that such a weight can be kept in here."""
+    made: dict[str, MakeProduct] = {PLAIN: PlainProduct}
+    if torch.backends.mkldnn.is_available():
+        made[PACKED] = PackedProduct
+    try:
+        library = load_library()
+    except LibraryUnavailable:
+        return made  # runner/devices says why
+    if serves(library, weight):
+        made[PANELS] = functools.partial(PanelProduct, library)
+    return made
 
 
 @torch.inference_mode()
-def measure(weight: Tensor) -> dict[int, PathSeconds]:
+def measure(weight: Tensor, made: Mapping[str, MakeProduct]) -> Mapping[int, Seconds]:
     """By row count, for about a tenth of a second in all: products with as much of the weight, or as many copies of it,
     as make the sample."""
     part = weight[: max(1, _SAMPLE_BYTES // (weight[0].numel() * weight.itemsize))]
     copies = min(_MOST_COPIES, max(1, _SAMPLE_BYTES // (part.numel() * part.itemsize)))
-    plain = [PlainProduct(part.clone()) for _ in range(copies)]
-    packed = [PackedProduct(part) for _ in range(copies)]
-    measured = {}
+    products = {order: [make(part.clone()) for _ in range(copies)] for order, make in made.items()}
+    measured: dict[int, Seconds] = {}
     for rows in ROWS:
         x = torch.randn(rows, weight.shape[1]).to(weight.dtype)
-        # In turn, so that what else runs on the machine disturbs both, and in processor time, so that it does so less.
-        passes = [(_seconds(plain, x), _seconds(packed, x)) for _ in range(_PASSES)]
-        measured[rows] = PathSeconds(*(_undisturbed(path) for path in zip(*passes, strict=True)))
+        # In turn, so that what else runs on the machine disturbs all, and in processor time, so that it does so less.
+        passes = [{order: _seconds(each, x) for order, each in products.items()} for _ in range(_PASSES)]
+        measured[rows] = {order: _undisturbed([one[order] for one in passes]) for order in products}
     return measured
 
 

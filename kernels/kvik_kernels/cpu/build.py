@@ -30,7 +30,8 @@ FLAGS = (
 )
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-ATTENTION = {"attend_avx2": AVX2, "attend_avx512": AVX512, "attend_avx512_bf16": (*AVX512, "-mavx512bf16")}
+AVX512_BF16 = (*AVX512, "-mavx512bf16")
+ATTENTION = {"attend_avx2": AVX2, "attend_avx512": AVX512, "attend_avx512_bf16": AVX512_BF16}
 """By the function that the file makes, what it may use. What calls them is built for any x86-64."""
 
 
@@ -55,6 +56,7 @@ def build(compiler: str) -> Path:
         objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks")]
         for function, flags in ATTENTION.items():
             objects.append(_compile(compiler, scratch, "attention", function, (*flags, f"-DKVIK_ISA={function}")))
+        objects.append(_compile(compiler, scratch, "products", "products", AVX512_BF16))
         linked = scratch / target.name
         # No C++ library is used: the result needs libc alone.
         _run(compiler, "-shared", "-nodefaultlibs", "-o", str(linked), *objects, "-lgcc", "-lc")

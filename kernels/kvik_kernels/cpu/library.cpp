@@ -1,5 +1,6 @@
 // What the library exports, for any x86-64: which instruction sets this CPU and its system have, and the calls.
 
+#include "products.h"
 #include "queries.h"
 
 namespace kvik {
@@ -7,6 +8,7 @@ namespace kvik {
 void attend_avx2(const Queries &all, const Layer &layer);
 void attend_avx512(const Queries &all, const Layer &layer);
 void attend_avx512_bf16(const Queries &all, const Layer &layer);
+void multiply_avx512_bf16(const Product &all);
 void write(const Writes &all, const NewTokens &layer);
 int64_t queries_that_fit(const Query *queries, int64_t count, const int32_t *tables, int64_t table_stride,
                          const Bounds &bounds);
@@ -30,7 +32,8 @@ EXPORTED int kvik_instruction_set() {
 // How this library understands queries.h, in the order of sizes() in structs.py.
 EXPORTED void kvik_sizes(int64_t *out) {
     const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
-                             sizeof(kvik::Writes), sizeof(kvik::NewTokens), kvik::kSplitTokens};
+                             sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
+                             kvik::kSplitTokens,    kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
 
@@ -45,6 +48,9 @@ EXPORTED int64_t kvik_queries_that_fit(const kvik::Query *queries, int64_t count
 EXPORTED int64_t kvik_slots_that_fit(const int64_t *slots, int64_t count, int64_t end) {
     return kvik::slots_that_fit(slots, count, end);
 }
+
+// Only for CPUs with products of bf16.
+EXPORTED void kvik_multiply(const kvik::Product *all) { kvik::multiply_avx512_bf16(*all); }
 
 EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }
 

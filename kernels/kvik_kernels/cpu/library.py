@@ -20,10 +20,12 @@ from kvik_kernels.cpu import structs
 FOLDER = Path(__file__).parent
 SOURCES = (
     "queries.h",
+    "products.h",
     "vectors_avx2.h",
     "vectors_avx512.h",
     "attention.cpp",
     "write.cpp",
+    "products.cpp",
     "checks.cpp",
     "library.cpp",
     "build.py",
@@ -89,6 +91,8 @@ def load_library() -> Library:
     functions.kvik_instruction_set.restype = ctypes.c_int
     functions.kvik_attend.restype = None
     functions.kvik_attend.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    functions.kvik_multiply.restype = None
+    functions.kvik_multiply.argtypes = (ctypes.c_void_p,)
     functions.kvik_write.restype = None
     functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     functions.kvik_queries_that_fit.restype = ctypes.c_int64
@@ -104,13 +108,13 @@ def load_library() -> Library:
 
 
 def _require_equal_structs(functions: ctypes.CDLL) -> None:
-    """Where structs.py and queries.h differ, the kernels would read and write what is not theirs."""
+    """Where structs.py and the headers differ, the kernels would read and write what is not theirs."""
     own = structs.sizes()
     told = (ctypes.c_int64 * len(own))()
     functions.kvik_sizes(told)
     odd = [name for (name, size), there in zip(own.items(), told, strict=True) if size != there]
     if odd:
-        raise LibraryUnavailable(f"structs.py and queries.h differ in {', '.join(odd)}")
+        raise LibraryUnavailable(f"structs.py and the headers differ in {', '.join(odd)}")
 
 
 def _torchs_openmp() -> Path | None:

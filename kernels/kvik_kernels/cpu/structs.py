@@ -1,4 +1,4 @@
-"""What is handed to the C++ kernels: the structs of queries.h, field by field. Loading the library compares sizes."""
+"""What is handed to the C++ kernels: the structs of their headers, field by field. Loading compares sizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ SPLIT_TOKENS = 256
 """`kSplitTokens`: a query's past is split into so many tokens, by its own length alone."""
 QUERY_NUMBERS = 4
 """int64 fields of `struct Query`."""
+PANEL_OUTPUTS = 32
+"""`kPanelOutputs`: outputs side by side in a weight's panel."""
 
 
 class Queries(ctypes.Structure):
@@ -77,11 +79,30 @@ class NewTokens(ctypes.Structure):
     )
 
 
+class Product(ctypes.Structure):
+    """`struct Product` of products.h."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("x_stride", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("panels", ctypes.c_void_p),
+        ("pairs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("out_dtype", ctypes.c_int64),
+        ("parallel", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
 def sizes() -> dict[str, int]:
-    """By name in queries.h, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens)
+    """By name in the headers, in the order in which the library tells its own."""
+    structs = (Queries, Layer, Writes, NewTokens, Product)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},
         "kSplitTokens": SPLIT_TOKENS,
+        "kPanelOutputs": PANEL_OUTPUTS,
     }

@@ -13,10 +13,21 @@ import torch
 from torch import Tensor
 
 from kvik_engine.layers.linear import Linear
-from kvik_engine.layers.product import PackedProduct, PlainProduct
+from kvik_engine.layers.product import MakeProduct, PackedProduct, PanelProduct, PlainProduct, Product
 from kvik_engine.models.random_weights import RandomTensors
 from kvik_engine.runner import linear_paths
-from kvik_engine.runner.linear_paths import ROWS, MeasuredProducts, PathSeconds, choose_products, packed_pays
+from kvik_engine.runner.linear_paths import (
+    PACKED,
+    PANELS,
+    PLAIN,
+    ROWS,
+    MeasuredProducts,
+    candidates,
+    choose_products,
+    quickest,
+)
+from kvik_kernels.cpu.library import InstructionSet, Library, LibraryUnavailable, load_library
+from tests.support.cpu_kernels import SETS
 
 CPU = torch.device("cpu")
 ODD_ROWS = (0, 1, 2, 7, 16, 33, 129)
@@ -37,36 +48,51 @@ def weight(rows: int = 160, columns: int = 96) -> Tensor:
     return torch.randn(rows, columns).mul_(columns**-0.5).bfloat16()
 
 
-@needs_onednn
+def panels(matrix: Tensor) -> PanelProduct:
+    return PanelProduct(load_library(), matrix)
+
+
+needs_panels = pytest.mark.skipif(InstructionSet.AVX512_BF16 not in SETS, reason="no products of bfloat16 on this CPU")
+ORDERS = [
+    pytest.param(PackedProduct, id="packed", marks=needs_onednn),
+    pytest.param(panels, id="panels", marks=needs_panels),
+]
+
+
+@pytest.mark.parametrize("make", ORDERS)
 @pytest.mark.parametrize("rows", ODD_ROWS)
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_packed_product_equals_the_plain_one(rows: int, biased: bool) -> None:
+def test_a_product_in_another_order_equals_the_plain_one(make: MakeProduct, rows: int, biased: bool) -> None:
     matrix, x = weight(), torch.randn(rows, 96).bfloat16()
     bias = torch.randn(160).bfloat16() if biased else None
-    got = PackedProduct(matrix)(x, bias)
+    got = make(matrix)(x, bias)
 
     assert (got.shape, got.dtype, got.is_contiguous()) == ((rows, 160), torch.bfloat16, True)
     torch.testing.assert_close(got, PlainProduct(matrix)(x, bias), **ONE_STEP)
 
 
-@needs_onednn
+@pytest.mark.parametrize("make", ORDERS)
 @pytest.mark.parametrize("rows", ODD_ROWS)
-def test_strides_of_input_and_weight_change_nothing(rows: int) -> None:
+def test_strides_of_input_and_weight_change_nothing(make: MakeProduct, rows: int) -> None:
     matrix = weight()
     across, within = torch.randn(96, rows).bfloat16().t(), torch.randn(rows, 300).bfloat16()[:, 100:196]
     transposed = matrix.t().contiguous().t()
     for x in (across, within):
-        want = PackedProduct(matrix)(x.contiguous())
-        torch.testing.assert_close(PackedProduct(matrix)(x), want, **ONE_STEP)
-        torch.testing.assert_close(PackedProduct(transposed)(x), want, **ONE_STEP)
+        want = make(matrix)(x.contiguous())
+        torch.testing.assert_close(make(matrix)(x), want, **ONE_STEP)
+        torch.testing.assert_close(make(transposed)(x), want, **ONE_STEP)
 
 
-@needs_onednn
-@pytest.mark.parametrize("make", [PlainProduct, PackedProduct])
+@pytest.mark.parametrize("make", ORDERS)
+def test_an_input_may_have_more_dimensions(make: MakeProduct) -> None:
+    matrix, x = weight(), torch.randn(3, 2, 96).bfloat16()
+    got = make(matrix)(x)
+    assert torch.equal(got, make(matrix)(x.view(6, 96)).view(3, 2, 160))
+
+
+@pytest.mark.parametrize("make", [pytest.param(PlainProduct, id="plain"), *ORDERS])
 @pytest.mark.parametrize("rows", ODD_ROWS)
-def test_an_unrounded_product_is_not_rounded_to_the_weights_dtype(
-    make: type[PlainProduct | PackedProduct], rows: int
-) -> None:
+def test_an_unrounded_product_is_not_rounded_to_the_weights_dtype(make: MakeProduct, rows: int) -> None:
     matrix, x = weight(), (torch.randn(rows, 96) * 20).bfloat16()
     got, exact = make(matrix).unrounded(x), x.double() @ matrix.double().t()
 
@@ -74,21 +100,25 @@ def test_an_unrounded_product_is_not_rounded_to_the_weights_dtype(
     torch.testing.assert_close(got.double(), exact, atol=2e-3, rtol=1e-5)
 
 
-@needs_onednn
-def test_rows_do_not_depend_on_what_else_is_in_the_step() -> None:
-    product, x = PackedProduct(weight()), torch.randn(16, 96).bfloat16()
+@pytest.mark.parametrize("make", ORDERS)
+def test_rows_do_not_depend_on_what_else_is_in_the_step(make: MakeProduct) -> None:
+    product, x = make(weight()), torch.randn(16, 96).bfloat16()
     poisoned = x.clone()
     poisoned[1:] = torch.nan
 
     assert torch.equal(product(poisoned)[0], product(x)[0])
 
 
-def seconds(*ratios: float) -> dict[int, PathSeconds]:
-    return {rows: PathSeconds(2.0, 2.0 * ratio) for rows, ratio in zip(ROWS, ratios, strict=True)}
+def times(**orders: tuple[float, ...]) -> dict[int, dict[str, float]]:
+    """By row count, from each order's share of the plain weights' time."""
+    return {
+        rows: {PLAIN: 2.0, **{order: 2.0 * shares[index] for order, shares in orders.items()}}
+        for index, rows in enumerate(ROWS)
+    }
 
 
 @pytest.mark.parametrize(
-    ("ratios", "pays"),
+    ("shares", "pays"),
     [
         ((0.7, 0.7, 0.7, 0.7), True),
         ((1.04, 0.71, 0.73, 0.72), True),
@@ -98,16 +128,22 @@ def seconds(*ratios: float) -> dict[int, PathSeconds]:
         ((0.9, 0.9, 0.9, 2.0), False),
     ],
 )
-def test_packed_weights_pay_where_they_save_more_than_chance_over_all_row_counts(
-    ratios: tuple[float, ...], pays: bool
+def test_another_order_pays_where_it_saves_more_than_chance_over_all_row_counts(
+    shares: tuple[float, ...], pays: bool
 ) -> None:
-    assert packed_pays(seconds(*ratios)) is pays
+    assert quickest(times(packed=shares)) == (PACKED if pays else PLAIN)
 
 
-@pytest.mark.parametrize("untold", [PathSeconds(0.0, 0.0), PathSeconds(0.01, 0.0), PathSeconds(0.0, 0.01)])
-def test_packed_weights_do_not_pay_where_the_clock_does_not_tell_a_time(untold: PathSeconds) -> None:
-    assert not packed_pays({**seconds(0.5, 0.5, 0.5, 0.5), 8: untold})
-    assert not packed_pays(dict.fromkeys(ROWS, untold))
+def test_of_several_orders_that_pay_the_quickest_is_taken() -> None:
+    assert quickest(times(packed=(0.9, 0.7, 0.7, 0.7), panels=(0.5, 0.6, 0.7, 0.9))) == PANELS
+    assert quickest(times(packed=(0.9, 0.7, 0.7, 0.2), panels=(0.5, 0.6, 0.7, 0.9))) == PACKED
+    assert quickest(times()) == PLAIN
+
+
+@pytest.mark.parametrize("untold", [(0.0, 0.0), (0.01, 0.0), (0.0, 0.01)])
+def test_an_order_does_not_pay_where_the_clock_does_not_tell_a_time(untold: tuple[float, float]) -> None:
+    plain, packed = untold
+    assert quickest({**times(packed=(0.5,) * 4), 8: {PLAIN: plain, PACKED: packed}}) == PLAIN
 
 
 @needs_onednn
@@ -118,18 +154,18 @@ def test_a_clock_that_does_not_tick_while_products_are_timed_leaves_weights_plai
     monkeypatch.setattr(time, "process_time", lambda: 1.0)
     with caplog.at_level(logging.INFO):
         assert isinstance(MeasuredProducts()(weight()), PlainProduct)
-    assert "160 x 96: plain weights; packed ones take an unknown part (1 rows)" in caplog.text
+    assert "160 x 96: plain weights; packed ones take an unknown part of the time" in caplog.text
 
 
-@needs_onednn
 def test_every_shape_is_measured_once_and_decides_for_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.Size] = []
 
-    def measured(matrix: Tensor) -> dict[int, PathSeconds]:
+    def measured(matrix: Tensor, _: object) -> dict[int, dict[str, float]]:
         asked.append(matrix.shape)
-        return seconds(*([0.5] * 4 if matrix.shape[0] == 160 else [2.0] * 4))
+        return times(packed=(0.5 if matrix.shape[0] == 160 else 2.0,) * 4)
 
     monkeypatch.setattr(linear_paths, "measure", measured)
+    monkeypatch.setattr(linear_paths, "candidates", lambda _: {PLAIN: PlainProduct, PACKED: PackedProduct})
     make = MeasuredProducts()
     made = [type(make(weight(rows))) for rows in (160, 32, 160, 32)]
 
@@ -137,42 +173,51 @@ def test_every_shape_is_measured_once_and_decides_for_its_weights(monkeypatch: p
     assert asked == [(160, 96), (32, 96)]
 
 
-@needs_onednn
 def test_measuring_tells_times_for_every_row_count_and_leaves_the_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "process_time", count().__next__)
     matrix = weight()
     before = matrix.clone()
-    measured = linear_paths.measure(matrix)
+    made = candidates(matrix)
+    measured = linear_paths.measure(matrix, made)
 
     assert tuple(measured) == ROWS
-    assert all(each.ratio == 1 for each in measured.values()), "by this clock each product takes a second"
+    assert all(seconds == dict.fromkeys(made, 64) for seconds in measured.values()), "each product takes a second"
     assert torch.equal(matrix, before)
 
 
-@needs_onednn
-@pytest.mark.parametrize("shape", [(16, 16), (1, 1), (160, 96)])
-def test_a_small_weight_is_not_multiplied_until_it_weighs_as_much_as_a_large_one(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("shape", [(16, 16), (1, 2), (160, 96)])
+def test_a_small_weight_is_not_multiplied_until_it_weighs_as_much_as_a_large_one(shape: tuple[int, int]) -> None:
     """A model of tiny layers took half a minute a shape to load: sixteen thousand copies of 512 bytes."""
     made: list[Tensor] = []
 
-    def packed(part: Tensor) -> PackedProduct:
+    def plain(part: Tensor) -> PlainProduct:
         made.append(part)
-        return PackedProduct(part)
+        return PlainProduct(part)
 
-    monkeypatch.setattr(linear_paths, "PackedProduct", packed)
-    assert set(linear_paths.measure(weight(*shape))) == set(ROWS)
+    assert set(linear_paths.measure(weight(*shape), {PLAIN: plain})) == set(ROWS)
     assert len(made) == 64
 
 
-@needs_onednn
-def test_packing_lets_the_plain_weight_go() -> None:
+def test_an_order_is_a_candidate_where_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> Library:
+        raise LibraryUnavailable("not built")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        patch.setattr(linear_paths, "load_library", unavailable)
+        assert set(candidates(weight())) == {PLAIN}
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert (PANELS in candidates(weight())) == (InstructionSet.AVX512_BF16 in SETS)
+    assert set(candidates(weight(columns=95))) == {PLAIN, PACKED}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_packing_lets_the_plain_weight_go(order: MakeProduct) -> None:
     taken: list[weakref.ref[Tensor]] = []
 
-    def make(matrix: Tensor) -> PackedProduct:
+    def make(matrix: Tensor) -> Product:
         taken.append(weakref.ref(matrix))
-        return PackedProduct(matrix)
+        return order(matrix)
 
     tensors = RandomTensors(0, dtype=torch.bfloat16, device=CPU, product=make)
     linear = Linear.take_stacked(tensors, [("q", 64), ("k", 32)], 96)
@@ -195,12 +240,6 @@ def test_weights_stay_plain_on_a_cpu_that_does_not_multiply_bf16(monkeypatch: py
     assert choose_products(torch.bfloat16, CPU) is PlainProduct
 
 
-def test_weights_stay_plain_where_torch_lacks_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert choose_products(torch.bfloat16, CPU) is PlainProduct
-
-
 def test_weights_are_measured_in_bf16_on_a_cpu_that_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert isinstance(choose_products(torch.bfloat16, CPU), MeasuredProducts)
