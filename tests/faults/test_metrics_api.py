@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvik_operator.metrics_api.certificates import LIFE, Held, make_pair
+from kvik_operator.certificates import LIFE, Held, make_pair
 from tests.cluster.free_ports import free_ports
 from tests.support.kubectl import condition
 from tests.support.operator_process import OperatorProcess

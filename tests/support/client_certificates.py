@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kvik_operator.metrics_api.certificates import Pair
+from kvik_operator.certificates import Pair
 
 
 def client_pair(name: str, now: datetime) -> tuple[Pair, str]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from kvik_operator.certificates import Held, Pair, plan
 from kvik_operator.errors import ClusterError
 from kvik_operator.metrics_api.callers import AUTHENTICATION_CONFIG_MAP, FrontProxy, front_proxy
-from kvik_operator.metrics_api.certificates import Held, Pair, plan
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from aiohttp import web
 
-from kvik_operator.metrics_api.certificates import Pair
+from kvik_operator.certificates import Pair
 
 BACKLOG = 128
 MAX_HEADER_BYTES = 32768

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvik_operator.certificates import LIFE, OVERLAP, Held, Pair
 from kvik_operator.errors import Conflict
-from kvik_operator.metrics_api.certificates import LIFE, OVERLAP, Held, Pair
 from kvik_operator.metrics_api.keeper import Backend, Keeper
 from tests.unit.operator.metrics_api.test_callers import DATA
 

@@ -12,10 +12,10 @@ import pytest
 
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.types import EngineState, LoadReading
+from kvik_operator.certificates import Pair, make_pair
 from kvik_operator.errors import Unavailable
 from kvik_operator.metrics_api.access import Access
 from kvik_operator.metrics_api.callers import FrontProxy
-from kvik_operator.metrics_api.certificates import Pair, make_pair
 from kvik_operator.metrics_api.documents import CUSTOM, EXTERNAL
 from kvik_operator.metrics_api.listener import Listener
 from kvik_operator.metrics_api.server import MetricsApi

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from kvik_operator.metrics_api.certificates import LIFE, OVERLAP, RENEW_BEFORE, Held, Pair, make_pair, plan, usable
+from kvik_operator.certificates import LIFE, OVERLAP, RENEW_BEFORE, Held, Pair, make_pair, plan, usable
 
 NAMES = ["kvik-operator.kvik-system.svc"]
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)

@@ -1,8 +1,8 @@
-"""The serving certificate: made here, kept in a Secret, and replaced before it ends, so that no reader notices.
+"""Certificates: made here, kept in a Secret, and replaced before they end, so that no reader notices.
 
 Each certificate has an authority of its own, whose key is forgotten once it has signed. A new pair is announced first:
-its authority stands in the APIServices' caBundle beside the old one for a while before it is presented. Pure, given
-`now`, but for the random keys.
+its authority stands beside the old one, where those look who have to believe it, for a while before it is presented.
+Pure, given `now`, but for the random keys.
 """
 
 import base64
@@ -10,6 +10,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final, Self
 
 from cryptography import x509
@@ -21,14 +22,26 @@ LIFE: Final = timedelta(days=90)
 RENEW_BEFORE: Final = timedelta(days=30)
 """The end of a certificate."""
 OVERLAP: Final = timedelta(seconds=60)
-"""How long a new authority is in the caBundle before its certificate is presented: API servers watch it."""
+"""How long a new authority is announced before its certificate is presented."""
 BACKDATED: Final = timedelta(minutes=5)
 """Clocks of a cluster differ."""
 
 
+class Use(StrEnum):
+    """What a certificate is for, as it stands in its names."""
+
+    METRICS_API = "kvik-metrics-api"
+    KEDA_SCALER = "kvik-keda-scaler"
+    KEDA_CLIENT = "kvik-keda-client"
+
+    @property
+    def extended(self) -> x509.ObjectIdentifier:
+        return ExtendedKeyUsageOID.CLIENT_AUTH if self is Use.KEDA_CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """PEM: a serving certificate and its key."""
+    """PEM: a certificate and its key."""
 
     certificate: str
     key: str
@@ -56,11 +69,14 @@ class Held:
         return "".join(self.authorities)
 
     @classmethod
-    def from_secret(cls, secret: Mapping[str, Any]) -> Self | None:
-        """None: it is empty, or what is in it is not what was put there."""
-        data = secret.get("data") or {}
+    def from_secret(cls, secret: Mapping[str, Any], prefix: str = "") -> Self | None:
+        """None: it is empty, or what is in it is not what was put there. `prefix`: of the names of its entries."""
+        data = {name: value for name, value in (secret.get("data") or {}).items() if name.startswith(prefix)}
         try:
-            text = {name: base64.b64decode(value, validate=True).decode() for name, value in data.items()}
+            text = {
+                name.removeprefix(prefix): base64.b64decode(value, validate=True).decode()
+                for name, value in data.items()
+            }
         except (binascii.Error, ValueError):
             return None
         if not all(text.get(name) for name in ("tls.crt", "tls.key", "ca.crt")):
@@ -68,25 +84,27 @@ class Held:
         following = Pair(text["next.crt"], text["next.key"]) if text.get("next.crt") and text.get("next.key") else None
         return cls(Pair(text["tls.crt"], text["tls.key"]), _split(text["ca.crt"]), following)
 
-    def secret_data(self) -> dict[str, str]:
+    def secret_data(self, prefix: str = "") -> dict[str, str]:
         text = {"tls.crt": self.current.certificate, "tls.key": self.current.key, "ca.crt": self.bundle}
         if self.next is not None:
             text |= {"next.crt": self.next.certificate, "next.key": self.next.key}
-        return {name: base64.b64encode(value.encode()).decode() for name, value in text.items()}
+        return {prefix + name: base64.b64encode(value.encode()).decode() for name, value in text.items()}
 
 
-def plan(held: Held | None, names: Sequence[str], now: datetime, *, announced: bool) -> Held:
+def plan(
+    held: Held | None, names: Sequence[str], now: datetime, *, announced: bool, use: Use = Use.METRICS_API
+) -> Held:
     """What the Secret should hold now; `held` itself if that is right. `names`: DNS names, for which it is.
 
-    `announced`: the caBundle that clients have is `held`'s.
+    `announced`: those who have to believe it have `held`'s bundle.
     """
     if held is None or not held.authorities or not usable(held.current, names, now):
-        pair, authority = make_pair(names, now)
+        pair, authority = make_pair(names, now, use)
         return Held(pair, (authority, *(_unexpired(held.authorities, now) if held is not None else ())))
     if held.next is not None and not usable(held.next, names, now):
         held = replace(held, next=None)
     if held.next is None and _end(held.current) - now <= RENEW_BEFORE:
-        pair, authority = make_pair(names, now)
+        pair, authority = make_pair(names, now, use)
         return Held(held.current, (authority, *_unexpired(held.authorities, now)), pair)
     if held.next is not None and announced and now - _made(held.next) >= OVERLAP:
         return Held(held.next, _unexpired(held.authorities, now))
@@ -104,10 +122,10 @@ def usable(pair: Pair, names: Sequence[str], now: datetime) -> bool:
     return set(names) <= set(extension.value.get_values_for_type(x509.DNSName))
 
 
-def make_pair(names: Sequence[str], now: datetime) -> tuple[Pair, str]:
+def make_pair(names: Sequence[str], now: datetime, use: Use = Use.METRICS_API) -> tuple[Pair, str]:
     """A pair, and the PEM of its authority."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    signer = _name(f"kvik-metrics-api-ca-{now.astimezone(UTC):%Y%m%d%H%M%S}")
+    signer = _name(f"{use}-ca-{now.astimezone(UTC):%Y%m%d%H%M%S}")
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,
@@ -127,9 +145,9 @@ def make_pair(names: Sequence[str], now: datetime) -> tuple[Pair, str]:
         .sign(authority_key, hashes.SHA256())
     )
     certificate = (
-        _certificate(_name("kvik-metrics-api"), signer, key.public_key(), now)
+        _certificate(_name(use), signer, key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([use.extended]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
