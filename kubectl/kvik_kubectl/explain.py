@@ -97,6 +97,8 @@ def _driver(pool: Mapping[str, Any]) -> Iterator[str]:
     match pool["spec"]["scaling"].get("driver"):
         case "HPA":
             yield "driver HPA: its HorizontalPodAutoscaler follows within 15 s, and to fewer after 60 s more"
+        case "KEDA":
+            yield "driver KEDA: KEDA's autoscaler follows within 15 s, and to fewer after 60 s more"
         case "External":
             yield "driver External: the operator only says so; whoever writes spec.replicas decides"
 

@@ -6,6 +6,7 @@
     scale         scrape -> decide -> /scale (writes by the leader only)
     probes        /live, /ready, /metrics
     metrics-api   the custom and external metrics APIs, where they are asked for
+    keda          the external scaler for KEDA, where it is asked for
 
 SIGTERM ends kopf, closes the fence, clears the Lease and exits 0. A lost Lease or a crashed loop ends the process.
 """
@@ -18,29 +19,32 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
 from kvik_operator.autoscale.board import Board
+from kvik_operator.autoscale.drivers import Means
 from kvik_operator.autoscale.loop import ScaleLoop
 from kvik_operator.autoscale.rivals import Rivals
 from kvik_operator.autoscale.scrape import Scraper
 from kvik_operator.config import OperatorConfig
 from kvik_operator.errors import ClusterError, Refused
+from kvik_operator.keda.options import KedaOptions
 from kvik_operator.kube.client import ClusterClient
-from kvik_operator.kube.discovery import wait_until_served
-from kvik_operator.kube.kinds import WATCHED
+from kvik_operator.kube.discovery import served_optional_kinds, wait_until_served
+from kvik_operator.kube.kinds import WatchedKind, watched
 from kvik_operator.kube.leases import LeaseClient
 from kvik_operator.kube.limiter import TokenBucket
 from kvik_operator.kube.metadata import list_versions
 from kvik_operator.kube.recorder import Recorder
 from kvik_operator.kube.registration import RegistrationClient
+from kvik_operator.kube.secrets import SecretClient
 from kvik_operator.kube.store import Store
 from kvik_operator.kube.transport import Transport, connect
 from kvik_operator.metrics_api.service import MetricsApiOptions, MetricsApiService
-from kvik_operator.names import API_VERSION, CRD_NAME, PLURAL, PoolKey
+from kvik_operator.names import API_VERSION, CRD_NAME, PLURAL, ChildKind, PoolKey
 from kvik_operator.reconcile.reconcile import Reconciler
 from kvik_operator.telemetry import probes
 from kvik_operator.telemetry.metrics import OperatorMetrics
@@ -61,6 +65,8 @@ WRITES_AT_ONCE: Final = 100.0
 LEASE_REQUEST_SECONDS: Final = 5.0
 CRD_WAIT_SECONDS: Final = 2.0
 FEED_SETTLES_SECONDS: Final = 2.0
+OPTIONAL_APIS_SECONDS: Final = 30.0
+"""Between two looks whether an optional API has come or gone."""
 JOIN_SECONDS: Final = 3.0
 TIDY_SECONDS: Final = 1.0
 EXIT_LOST: Final = 1
@@ -91,7 +97,7 @@ class Operator:
         )
         self._relister = Relister(
             store=self._store,
-            watched=WATCHED,
+            watched=self._watched,
             namespaces=config.namespaces,
             enqueue=self._workers.add,
             period=config.relist_period,
@@ -109,6 +115,15 @@ class Operator:
             metrics_api = self._metrics_api(config.metrics_api)
             loops["metrics-api"] = functools.partial(self._serve_metrics_api, metrics_api, config.metrics_api)
             self._unready.append(metrics_api.not_ready)
+        if config.keda is not None:
+            # gRPC and its compiler of .proto files take 25 MB, so they are imported only where they are needed.
+            from kvik_operator.keda.service import ScalerService
+
+            scaler = ScalerService(
+                config.keda, store=self._store, board=self._board, may_write=self._elector.may_write, utcnow=_utcnow
+            )
+            loops["keda"] = functools.partial(self._serve_keda, scaler.run, config.keda)
+            self._unready.append(scaler.not_ready)
         self._threads = [LoopThread(name, main, lambda: _exit(EXIT_CRASHED)) for name, main in loops.items()]
         self._export_gauges()
 
@@ -164,10 +179,11 @@ class Operator:
                 transport, API_VERSION, PLURAL, on_wait=self._not_served, pause=self._pause_for_crd
             ):
                 return
+            self._workers.add(self._store.serve(await self._optional_kinds(transport)) | self._store.pool_keys())
         self._heartbeat.api_served()
         await watch_until_stopped(
-            settings_for(WATCHED, config.watch_inactivity),
-            registry_for(WATCHED, self._sink, self._workers.add),
+            settings_for(self._watched(), config.watch_inactivity),
+            registry_for(self._watched(), self._sink, self._workers.add),
             config.namespaces,
             on_signal=self._stop,
             stopping=self._told_to_stop,
@@ -175,11 +191,30 @@ class Operator:
         )
 
     async def _beside_kopf(self) -> None:
-        """kopf counts as running once it has brought something, or has not failed for a while."""
-        async with self._beating("watch"):
+        """kopf counts as running once it has brought something, or has not failed for a while.
+
+        Ends, and kopf with it, when an optional API comes or goes.
+        """
+        async with self._beating("watch"), _transport(self._config) as transport:
             await asyncio.sleep(FEED_SETTLES_SECONDS)
             self._heartbeat.feed_started()
-            await asyncio.Event().wait()
+            await self._until_kinds_change(transport)
+
+    async def _until_kinds_change(self, transport: Transport) -> None:
+        while True:
+            await asyncio.sleep(OPTIONAL_APIS_SECONDS)
+            try:
+                if await self._optional_kinds(transport) != self._store.served():
+                    return
+            except ClusterError as error:
+                log.warning("the APIs that are served could not be listed", extra={"error": str(error)})
+
+    async def _optional_kinds(self, transport: Transport) -> frozenset[ChildKind]:
+        """Those that are served and that this operator may use. Raises ClusterError."""
+        return frozenset() if self._config.keda is None else await served_optional_kinds(transport)
+
+    def _watched(self) -> Sequence[WatchedKind]:
+        return watched(self._store.served())
 
     def _sink(self, kind: str, deleted: bool, obj: Mapping[str, Any]) -> Iterable[PoolKey]:
         self._heartbeat.feed_started()
@@ -235,13 +270,21 @@ class Operator:
                 scraper=scraper,
                 writer=cluster,
                 rivals=Rivals(cluster.list_autoscalers, time.monotonic, everywhere=not config.namespaces),
-                metrics_api=config.metrics_api is not None,
+                means=self._means,
                 meter=metrics,
                 may_write=self._elector.may_write,
                 enqueue=self._workers.add,
                 clock=time.monotonic,
                 utcnow=_utcnow,
             ).run()
+
+    def _means(self) -> Means:
+        config = self._config
+        return Means(
+            metrics_api=config.metrics_api is not None,
+            keda=config.keda is not None,
+            keda_served=ChildKind.SCALED_OBJECT in self._store.served(),
+        )
 
     async def _probes(self) -> None:
         config = self._config
@@ -268,6 +311,14 @@ class Operator:
         async with _transport(self._config) as transport, self._beating("metrics-api"):
             cluster = self._cluster(transport)
             await service.run(RegistrationClient(transport, cluster, options.namespace, options.secret))
+
+    async def _serve_keda(
+        self, serve: Callable[[SecretClient, SecretClient], Awaitable[None]], options: KedaOptions
+    ) -> None:
+        async with _transport(self._config) as transport, self._beating("keda"):
+            cluster = self._cluster(transport)
+            ours = SecretClient(transport, cluster, options.namespace, options.secret)
+            await serve(ours, SecretClient(transport, cluster, options.client_namespace, options.client_secret))
 
     def _cluster(self, transport: Transport) -> ClusterClient:
         return ClusterClient(

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
+from kvik_operator.keda.options import KedaOptions
 from kvik_operator.metrics_api.documents import CUSTOM, EXTERNAL
 from kvik_operator.metrics_api.service import MetricsApiOptions
 from kvik_operator.reconcile.types import EngineImages, NetworkPolicyOptions, ReconcileOptions
@@ -54,6 +55,8 @@ class OperatorConfig:
     request_timeout: float
     metrics_api: MetricsApiOptions | None
     """None: it is not served."""
+    keda: KedaOptions | None
+    """None: there is no scaler for KEDA."""
     log_level: str
 
 
@@ -64,6 +67,7 @@ class ConfigError(ValueError):
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
     """Raises ConfigError; prints and exits on --help or an unknown flag."""
     options = _parser(environ).parse_args(list(argv))
+    keda = _keda(options)
     return OperatorConfig(
         reconcile=ReconcileOptions(
             images=EngineImages(gpu=_required(options, "engine_image_gpu"), cpu=_required(options, "engine_image_cpu")),
@@ -71,6 +75,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
             network_policy=_network_policy(options.network_policy),
             hf_endpoint=options.hf_endpoint or None,
             metrics_api=bool(_METRICS_APIS[options.metrics_api]),
+            keda=None if keda is None else keda.trigger,
         ),
         namespaces=_namespaces(options.watch_namespace, environ),
         lease_namespace=options.lease_namespace,
@@ -86,6 +91,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorConfig:
         watch_inactivity=_positive(options.watch_inactivity, "--watch-inactivity"),
         request_timeout=_positive(options.request_timeout, "--request-timeout"),
         metrics_api=_metrics_api(options),
+        keda=keda,
         log_level=options.log_level,
     )
 
@@ -132,6 +138,15 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("metrics-api-port", 8443, "port of the metrics APIs")
     flag("metrics-api-service", "kvik-operator", "Service of that port, in the namespace of the Lease")
     flag("metrics-api-secret", "kvik-operator-metrics-api", "Secret there for its serving certificate")
+    flag("keda", "off", "external scaler for KEDA", ("off", "on"))
+    flag("keda-host", "0.0.0.0", "address of the scaler for KEDA")
+    flag("keda-port", 9443, "port of the scaler for KEDA")
+    flag("keda-service", "kvik-operator", "Service that leads there, in the namespace of the Lease")
+    flag("keda-service-port", 9443, "port of that Service")
+    flag("keda-secret", "kvik-operator-keda", "Secret there for the scaler's certificates")
+    flag("keda-client-namespace", "keda", "where KEDA runs")
+    flag("keda-client-secret", "kvik-operator-client", "Secret there for the certificate that KEDA presents")
+    flag("keda-authentication", "kvik-operator", "ClusterTriggerAuthentication that points to that Secret")
     flag("log-level", "info", "least level that is logged", ("debug", "info", "warning", "error"))
     return parser
 
@@ -165,6 +180,22 @@ def _metrics_api(options: argparse.Namespace) -> MetricsApiOptions | None:
         service=options.metrics_api_service,
         secret=options.metrics_api_secret,
         namespace=options.lease_namespace,
+    )
+
+
+def _keda(options: argparse.Namespace) -> KedaOptions | None:
+    if options.keda == "off":
+        return None
+    return KedaOptions(
+        host=options.keda_host,
+        port=_positive(options.keda_port, "--keda-port"),
+        service=options.keda_service,
+        service_port=_positive(options.keda_service_port, "--keda-service-port"),
+        secret=options.keda_secret,
+        namespace=options.lease_namespace,
+        client_secret=options.keda_client_secret,
+        client_namespace=options.keda_client_namespace,
+        authentication=options.keda_authentication,
     )
 
 

@@ -64,6 +64,7 @@ class ChildKind(StrEnum):
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
     NETWORK_POLICY = "NetworkPolicy"
     AUTOSCALER = "HorizontalPodAutoscaler"
+    SCALED_OBJECT = "ScaledObject"
 
     @property
     def api_version(self) -> str:
@@ -81,7 +82,12 @@ _RESOURCES: Final[dict[ChildKind, tuple[str, str]]] = {
     ChildKind.POD_DISRUPTION_BUDGET: ("policy/v1", "poddisruptionbudgets"),
     ChildKind.NETWORK_POLICY: ("networking.k8s.io/v1", "networkpolicies"),
     ChildKind.AUTOSCALER: ("autoscaling/v2", "horizontalpodautoscalers"),
+    ChildKind.SCALED_OBJECT: ("keda.sh/v1alpha1", "scaledobjects"),
 }
+
+
+OPTIONAL_KINDS: Final[frozenset[ChildKind]] = frozenset({ChildKind.SCALED_OBJECT})
+"""Kinds that a cluster need not serve."""
 
 
 def child_name(kind: ChildKind, key: PoolKey) -> str:
@@ -160,6 +166,8 @@ class Reason(StrEnum):
     NO_LOAD_DATA = "NoLoadData"
     CONTESTED = "Contested"
     METRICS_API_OFF = "MetricsAPIOff"
+    KEDA_OFF = "KEDAOff"
+    KEDA_NOT_SERVED = "KEDANotServed"
     AUTOSCALER_FAILED = "AutoscalerFailed"
     # Pods serve what the pool has no longer.
     API_KEYS_OUTDATED = "APIKeysOutdated"

@@ -136,6 +136,34 @@ def test_the_metrics_api_is_off_and_needs_two_replicas() -> None:
         assert words in refused.stderr
 
 
+def test_the_scaler_for_keda_is_reached_under_the_names_that_its_objects_have() -> None:
+    documents = render("--set=keda.enabled=true,keda.namespace=scaling")
+    options = operator_config(documents).keda
+    assert options is not None
+    (service,) = of_kind(documents, "Service")
+    assert service["metadata"]["name"] == options.service
+    assert (options.service_port, options.port) in {
+        (one["port"], one["targetPort"]) for one in service["spec"]["ports"]
+    }
+    (policy,) = of_kind(documents, "NetworkPolicy")
+    assert options.port in {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    secrets = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in of_kind(documents, "Secret")}
+    theirs = ("scaling", options.client_secret)
+    assert secrets == {(options.namespace, options.secret), theirs}
+    assert (options.client_namespace, options.client_secret) == theirs
+    (authentication,) = of_kind(documents, "ClusterTriggerAuthentication")
+    assert authentication["metadata"]["name"] == options.authentication
+    assert {one["name"] for one in authentication["spec"]["secretTargetRef"]} == {options.client_secret}
+    (role,) = of_kind(documents, "ClusterRole")
+    assert ["scaledobjects"] in [rule["resources"] for rule in role["rules"]]
+
+
+def test_nothing_of_keda_is_there_until_asked_for() -> None:
+    documents = render()
+    assert operator_config(documents).keda is None
+    assert "keda" not in yaml.safe_dump_all(documents)
+
+
 def test_a_list_of_namespaces_needs_no_cluster_wide_right() -> None:
     documents = render("--set=watch.namespaces={a,b}")
     assert of_kind(documents, "ClusterRole") == of_kind(documents, "ClusterRoleBinding") == []

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from kvik_operator.errors import ClusterError
-from kvik_operator.names import ChildKind, PoolKey
+from kvik_operator.names import OPTIONAL_KINDS, ChildKind, PoolKey
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
 Object = Mapping[str, Any]
@@ -24,6 +24,8 @@ class FakeCluster:
         """Objects that exist without being in the store: other people's, or not watched yet."""
         self.revisions: dict[str, dict[str, Any]] = {}
         """All ControllerRevisions with the pool's label, by name."""
+        self.optional_kinds = OPTIONAL_KINDS
+        """Those that the API server has."""
         self.engine_pods: list[dict[str, Any]] = []
         self.failures: dict[str, ClusterError] = {}
         """By call: `apply Deployment`, `patch_status`, `annotate_pod`, `read_pool`, ..."""
@@ -47,6 +49,9 @@ class FakeCluster:
 
     def pods(self, key: PoolKey) -> Sequence[Object]:
         return self.engine_pods
+
+    def served(self) -> frozenset[ChildKind]:
+        return self.optional_kinds
 
     def forget_pool(self, key: PoolKey, uid: str) -> None:
         if self.stored_pool is not None and self.stored_pool["metadata"]["uid"] == uid:

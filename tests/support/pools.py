@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from kvik_operator.crd.inferencepool import PoolSpec
-from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, PoolKey
+from kvik_operator.names import LABEL_POOL, LABEL_TEMPLATE_HASH, ChildKind, PoolKey
+from kvik_operator.objects.scaled_object import KedaTrigger
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 KEY = PoolKey("demo", "chat")
@@ -27,6 +28,15 @@ def at(seconds: float) -> str:
 def spec_of(**groups: Any) -> PoolSpec:
     """A spec with the groups given in the API's own shape: `spec_of(slo={"class": "Batch"})`."""
     return msgspec.convert({"model": {"source": SOURCE}, **groups}, PoolSpec)
+
+
+TRIGGER = KedaTrigger("kvik-operator.kvik-system.svc:9443", "kvik-operator")
+
+
+def with_every_child(kind: ChildKind | None = None) -> dict[str, Any]:
+    """Groups of a spec whose pool has every kind of child that one can have at once, `kind` among them."""
+    driver = "KEDA" if kind is ChildKind.SCALED_OBJECT else "HPA"
+    return {"scaling": {"maxReplicas": 4, "driver": driver}}
 
 
 def make_pool(*, generation: int = 1, status: Mapping[str, Any] | None = None, **groups: Any) -> Object:

@@ -9,7 +9,7 @@ from kvik_operator.reconcile.reconcile import Reconciler
 from kvik_operator.reconcile.rollout import template_hash
 from kvik_operator.reconcile.types import EngineImages, ReconcileOptions, Requeue
 from tests.support.fake_cluster import FakeCluster
-from tests.support.pools import KEY, NOW, make_pod, make_pool
+from tests.support.pools import KEY, NOW, TRIGGER, make_pod, make_pool
 
 
 class Operator:
@@ -26,7 +26,7 @@ class Operator:
             self.cluster,
             self.cluster,
             self.cluster,
-            options or ReconcileOptions(images=images, metrics_api=True),
+            options or ReconcileOptions(images=images, metrics_api=True, keda=TRIGGER),
             lambda: self.time,
         )
 

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvik_operator.autoscale.board import Board
+from kvik_operator.autoscale.drivers import Means
 from kvik_operator.autoscale.loop import ScaleLoop
+from kvik_operator.autoscale.rivals import Rival
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import EngineState, LoadReading
 from kvik_operator.errors import ClusterError
@@ -14,6 +16,7 @@ from kvik_operator.names import ChildKind, PoolKey
 from kvik_operator.reconcile.types import EngineInfo, PlannedEvent, ScalingReport
 
 KEY = PoolKey("demo", "chat")
+EVERYTHING = Means(metrics_api=True, keda=True, keda_served=True)
 IDLE = LoadReading(0.0, EngineState.READY, 0, 1000, 0, 0, 0, 0, 1000.0, "2026-01-01T00:00:00Z")
 
 
@@ -28,7 +31,7 @@ def pool_object(replicas: int = 1, uid: str = "pool-1", generation: int = 1, **s
 class World:
     """Store, engines, API server and meter in one. As many pods as the pool asks for are always there and warm."""
 
-    def __init__(self, *, metrics_api: bool = True, **scaling: Any) -> None:
+    def __init__(self, *, means: Means = EVERYTHING, **scaling: Any) -> None:
         self.now = 0.0
         self.leader = True
         self.object: dict[str, Any] = pool_object(**scaling)
@@ -37,7 +40,8 @@ class World:
         self.gauges: dict[PoolKey, tuple[float, int | None]] = {}
         self.readings: dict[str, LoadReading] = {}
         self.autoscaler: dict[str, Any] | None = None
-        self.rival: str | None = None
+        self.scaled_object: dict[str, Any] | None = None
+        self.rivals: list[Rival] = []
         self.looked_for_rivals: list[set[str]] = []
         self.error: ClusterError | None = None
         self.written: list[int] = []
@@ -51,7 +55,7 @@ class World:
             scraper=self,
             writer=self,
             rivals=self,
-            metrics_api=metrics_api,
+            means=lambda: means,
             meter=self,
             may_write=lambda: self.leader,
             enqueue=self._enqueue,
@@ -66,13 +70,13 @@ class World:
         return self.object
 
     def child(self, key: PoolKey, kind: ChildKind) -> Mapping[str, Any] | None:
-        return self.autoscaler if kind is ChildKind.AUTOSCALER else None
+        return {ChildKind.AUTOSCALER: self.autoscaler, ChildKind.SCALED_OBJECT: self.scaled_object}.get(kind)
 
     async def look(self, namespaces: Iterable[str]) -> None:
         self.looked_for_rivals.append(set(namespaces))
 
-    def of(self, key: PoolKey) -> str | None:
-        return self.rival
+    def of(self, key: PoolKey) -> Sequence[Rival]:
+        return self.rivals
 
     def pods(self, key: PoolKey) -> Sequence[Mapping[str, Any]]:
         numbers = range(self.object["spec"]["replicas"])

@@ -127,6 +127,7 @@ RULES: list[Allow | Forbid] = [
     ),
     *(Forbid(f"{ENGINE}/{part}.py", frozenset({"msgspec", "gguf"})) for part in RUNS_ON_OTHER_GPU_IMAGES),
     Forbid(f"{ENGINE}/**/*.py", frozenset({"kvik_engine.convert"}), but=(f"{ENGINE}/convert.py",)),
+    Forbid(f"{OPERATOR}/**/*.py", frozenset({"grpc"}), but=(f"{OPERATOR}/keda/*.py",)),
     Forbid(f"{OPERATOR}/**/*.py", frozenset({"kopf"}), but=(f"{OPERATOR}/watch/events.py", f"{OPERATOR}/app.py")),
     Forbid(f"{OPERATOR}/**/*.py", frozenset({"kubernetes"}), but=(f"{OPERATOR}/kube/**/*.py",)),
     *(

@@ -3,6 +3,11 @@
 {{ printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" }}
 {{- end -}}
 
+{{/* What KEDA has of the operator's, in KEDA's namespace and in none: installations in other namespaces have their own. */}}
+{{- define "kvik.kedaClient" -}}
+{{ printf "%s-%s" .Release.Namespace (include "kvik.name" .) | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
 {{- define "kvik.selectorLabels" -}}
 app.kubernetes.io/name: kvik-operator
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -73,4 +78,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.keda.enabled }}
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 {{- end -}}

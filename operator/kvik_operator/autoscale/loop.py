@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.contest import Contest
 from kvik_operator.autoscale.decide import decide
-from kvik_operator.autoscale.drivers import Standing, standing
+from kvik_operator.autoscale.drivers import Means, Scalers, Standing, standing
 from kvik_operator.autoscale.followed import Followed
 from kvik_operator.autoscale.history import KEPT, read_history
 from kvik_operator.autoscale.load import pool_load
-from kvik_operator.autoscale.rivals import is_the_operators
+from kvik_operator.autoscale.rivals import Rival, is_the_operators
 from kvik_operator.autoscale.scrape import Target
 from kvik_operator.autoscale.types import PERIOD_SECONDS, Decision, LoadReading, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
@@ -65,7 +65,7 @@ class ScaleWriter(Protocol):
 class Rivals(Protocol):
     async def look(self, namespaces: Iterable[str]) -> None: ...
 
-    def of(self, key: PoolKey) -> str | None: ...
+    def of(self, key: PoolKey) -> Sequence[Rival]: ...
 
 
 class ScaleMeter(Protocol):
@@ -86,11 +86,13 @@ class _Pool:
     memory: PoolMemory = field(default_factory=PoolMemory)
     contest: Contest = field(default_factory=Contest)
     followed: Followed = field(default_factory=Followed)
+    scaled_object: str | None = None
+    """The uid of the last one that was the pool's own: what KEDA made of it goes after it."""
     history: tuple[ScaleStep, ...] = ()
 
 
 class ScaleLoop:
-    """`may_write`: whether this process is the leader. `metrics_api`: whether it serves what driver HPA reads.
+    """`may_write`: whether this process is the leader. `means`: what drivers other than Native find now.
 
     `clock` is monotonic, `utcnow` for people.
     """
@@ -103,7 +105,7 @@ class ScaleLoop:
         scraper: Scraper,
         writer: ScaleWriter,
         rivals: Rivals,
-        metrics_api: bool,
+        means: Callable[[], Means],
         meter: ScaleMeter,
         may_write: Callable[[], bool],
         enqueue: Callable[[Iterable[PoolKey]], None],
@@ -115,7 +117,7 @@ class ScaleLoop:
         self._scraper = scraper
         self._writer = writer
         self._rivals = rivals
-        self._metrics_api = metrics_api
+        self._means = means
         self._meter = meter
         self._may_write = may_write
         self._enqueue = enqueue
@@ -204,7 +206,8 @@ class ScaleLoop:
         if not decision.blind:
             self._decided.add(key)
             self._meter.decided(key, decision.load, decision.desired)
-        stands = self._standing(key, scaling.driver, known.followed.publish(decision, now))
+        published_for = known.followed.publish(decision, now)
+        stands = standing(scaling.driver, self._scalers(key, known), self._means(), published_for)
         if not stands.writes:
             return self._carried_out_by_others(key, pool, known, decision, scaling.driver, stands)
         known.followed.written_by_us()
@@ -217,12 +220,13 @@ class ScaleLoop:
                 return refused
         return self._outcome(known, decision)
 
-    def _standing(self, key: PoolKey, driver: ScalingDriver, published_for: float) -> Standing:
-        autoscaler = self._store.child(key, ChildKind.AUTOSCALER)
-        if autoscaler is not None and not is_the_operators(autoscaler):
-            autoscaler = None
-        rival = self._rivals.of(key)
-        return standing(driver, autoscaler, rival, metrics_api=self._metrics_api, published_for=published_for)
+    def _scalers(self, key: PoolKey, known: _Pool) -> Scalers:
+        found = {kind: self._store.child(key, kind) for kind in (ChildKind.AUTOSCALER, ChildKind.SCALED_OBJECT)}
+        own = {kind: child for kind, child in found.items() if child is not None and is_the_operators(child)}
+        if ChildKind.SCALED_OBJECT in own:
+            known.scaled_object = own[ChildKind.SCALED_OBJECT]["metadata"]["uid"]
+        ours = known.scaled_object
+        return Scalers(own, [rival.name for rival in self._rivals.of(key) if ours is None or rival.maker != ours])
 
     def _carried_out_by_others(
         self,

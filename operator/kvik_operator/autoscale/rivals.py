@@ -6,6 +6,7 @@ where all are watched, else in each that has scaled pools.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kvik_operator.errors import ClusterError
@@ -30,10 +31,22 @@ def target(autoscaler: Object) -> PoolKey | None:
     return PoolKey(autoscaler["metadata"]["namespace"], str(reference.get("name")))
 
 
-def is_the_operators(autoscaler: Object) -> bool:
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """`maker`: the uid of what made it, such as KEDA's ScaledObject; None: a person or a tool did."""
+
+    name: str
+    maker: str | None = None
+
+
+def is_the_operators(scaler: Object) -> bool:
     """A pool's own: owned by it, or by an earlier one of its name."""
-    owners = autoscaler["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("kind") == KIND for owner in owners)
+    return (_maker(scaler) or {}).get("kind") == KIND
+
+
+def _maker(scaler: Object) -> Object | None:
+    owners: Sequence[Object] = scaler["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 class Rivals:
@@ -43,13 +56,13 @@ class Rivals:
         self._lister = lister
         self._clock = clock
         self._everywhere = everywhere
-        self._found: dict[PoolKey, str] = {}
+        self._found: dict[PoolKey, tuple[Rival, ...]] = {}
         self._looked_at: dict[str | None, float] = {}
         """By namespace; None: all of them."""
 
-    def of(self, key: PoolKey) -> str | None:
-        """The name of one that scales this pool; None: none that is known."""
-        return self._found.get(key)
+    def of(self, key: PoolKey) -> Sequence[Rival]:
+        """Those that are known to scale this pool."""
+        return self._found.get(key, ())
 
     async def look(self, namespaces: Iterable[str]) -> None:
         """List where the last look is a minute ago. What cannot be listed now stays as it was last seen."""
@@ -57,7 +70,7 @@ class Rivals:
         if self._everywhere:
             wanted = {None} if wanted else set()
         self._looked_at = {scope: at for scope, at in self._looked_at.items() if scope in wanted}
-        self._found = {key: rival for key, rival in self._found.items() if wanted & {None, key.namespace}}
+        self._found = {key: rivals for key, rivals in self._found.items() if wanted & {None, key.namespace}}
         for scope in wanted:
             now = self._clock()
             if now - self._looked_at.get(scope, -LOOK_EVERY_SECONDS) < LOOK_EVERY_SECONDS:
@@ -68,9 +81,15 @@ class Rivals:
             except ClusterError as error:
                 log.warning("autoscalers could not be listed", extra={"error": str(error)})
                 continue
-            elsewhere = {key: rival for key, rival in self._found.items() if scope not in (None, key.namespace)}
-            self._found = elsewhere | {
-                key: str(one["metadata"]["name"])
-                for one in listed
-                if not is_the_operators(one) and (key := target(one)) is not None
-            }
+            elsewhere = {key: rivals for key, rivals in self._found.items() if scope not in (None, key.namespace)}
+            self._found = elsewhere | _by_pool(listed)
+
+
+def _by_pool(listed: Iterable[Object]) -> dict[PoolKey, tuple[Rival, ...]]:
+    found: dict[PoolKey, tuple[Rival, ...]] = {}
+    for one in listed:
+        key = target(one)
+        if key is not None and not is_the_operators(one):
+            rival = Rival(str(one["metadata"]["name"]), (_maker(one) or {}).get("uid"))
+            found[key] = (*found.get(key, ()), rival)
+    return found

@@ -65,6 +65,7 @@ class RolloutStrategy(StrEnum):
 class ScalingDriver(StrEnum):
     NATIVE = "Native"
     HPA = "HPA"
+    KEDA = "KEDA"
     EXTERNAL = "External"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from kvik_operator.errors import ClusterError, NotFound
 from kvik_operator.kube.transport import Transport
+from kvik_operator.names import OPTIONAL_KINDS, ChildKind
 
 
 async def served_plurals(transport: Transport, api_version: str) -> frozenset[str]:
@@ -14,6 +15,13 @@ async def served_plurals(transport: Transport, api_version: str) -> frozenset[st
     except NotFound:
         return frozenset()
     return frozenset(str(resource["name"]) for resource in answer.get("resources") or ())
+
+
+async def served_optional_kinds(transport: Transport) -> frozenset[ChildKind]:
+    """Those of OPTIONAL_KINDS that the server has. Raises ClusterError."""
+    return frozenset(
+        [kind for kind in OPTIONAL_KINDS if kind.plural in await served_plurals(transport, kind.api_version)]
+    )
 
 
 async def wait_until_served(

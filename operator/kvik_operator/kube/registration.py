@@ -10,6 +10,7 @@ from typing import Any, Final
 from kvik_operator.errors import NotFound
 from kvik_operator.kube.client import ClusterClient
 from kvik_operator.kube.paths import path
+from kvik_operator.kube.secrets import SecretClient
 from kvik_operator.kube.transport import MERGE, METADATA_LIST, Transport
 from kvik_operator.metrics_api.callers import AUTHENTICATION_CONFIG_MAP, AUTHENTICATION_NAMESPACE
 from kvik_operator.names import API_VERSION, FIELD_MANAGER, PLURAL
@@ -25,20 +26,14 @@ class RegistrationClient:
     def __init__(self, transport: Transport, cluster: ClusterClient, namespace: str, secret: str) -> None:
         self._transport = transport
         self._cluster = cluster
-        self._namespace = namespace
-        self._secret = secret
+        self._secret = SecretClient(transport, cluster, namespace, secret)
 
     async def read_secret(self) -> Object | None:
-        return await self._read(
-            f"Secret {self._namespace}/{self._secret}", path("v1", "secrets", self._namespace, self._secret)
-        )
+        return await self._secret.read()
 
     async def replace_secret(self, secret: Object, data: Mapping[str, str]) -> None:
-        """Put `data`, base64, into the Secret as it was read; raises Conflict if it changed since."""
-        where = path("v1", "secrets", self._namespace, self._secret)
-        query = (("fieldManager", FIELD_MANAGER),)
-        what = f"replace Secret {self._namespace}/{self._secret}"
-        await self._cluster.write(what, "PUT", where, query=query, body={**secret, "data": dict(data)})
+        """As SecretClient.replace."""
+        await self._secret.replace(secret, data)
 
     async def read_authentication(self) -> Object | None:
         name = f"{AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kvik_operator.kube.kinds import POD
 from kvik_operator.kube.trim import trim
-from kvik_operator.names import KIND, LABEL_POOL, ChildKind, PoolKey, child_name
+from kvik_operator.names import KIND, LABEL_POOL, OPTIONAL_KINDS, ChildKind, PoolKey, child_name
 
 Object = Mapping[str, Any]
 
@@ -57,6 +57,18 @@ class Store:
         self._gone: OrderedDict[str, str] = OrderedDict()
         """The resourceVersion at which the watch told of a deletion, by uid. An object that only lost its label, which
         looks the same, comes back in a newer one."""
+        self._served: frozenset[ChildKind] = frozenset()
+
+    def served(self) -> frozenset[ChildKind]:
+        """Of the kinds that a cluster need not have, those that are watched, since this one has them."""
+        return self._served
+
+    def serve(self, kinds: frozenset[ChildKind]) -> frozenset[PoolKey]:
+        """From now on these are watched; of others nothing is kept. Returns the pools that had such objects."""
+        with self._lock:
+            self._served = kinds
+        unserved = [identity for kind in OPTIONAL_KINDS - kinds for identity in self.versions(kind)]
+        return frozenset().union(*map(self.forget, unserved))
 
     def pool(self, key: PoolKey) -> Object | None:
         with self._lock:

@@ -2,8 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
+from kvik_operator.autoscale.published import published
 from kvik_operator.autoscale.types import PodSample
 from kvik_operator.metrics_api.documents import LABEL_POOL, PODS, POOLS, Sample
 from kvik_operator.metrics_api.figures import DESIRED_REPLICAS, Figure, Metric, pod_figure, pool_figure
@@ -12,9 +13,6 @@ from kvik_operator.names import PoolKey
 from kvik_operator.reconcile.types import ScalingReport
 
 Object = Mapping[str, Any]
-
-DECISION_HOLDS: Final = timedelta(seconds=30)
-"""A decision is made every five seconds."""
 
 
 class Store(Protocol):
@@ -95,14 +93,9 @@ class Source:
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             return None
         if metric is DESIRED_REPLICAS:
-            return self._decision(self._board.scaling(key, str(pool["metadata"]["uid"])))
+            found = published(self._board.scaling(key, str(pool["metadata"]["uid"])), self._utcnow())
+            return None if found is None else Figure(float(found.replicas), found.age)
         return pool_figure(metric, self._board.samples(self._store.pods(key)), self._clock())
-
-    def _decision(self, report: ScalingReport | None) -> Figure | None:
-        if report is None or report.desired is None or report.last_decision is None:
-            return None
-        age = self._utcnow() - report.last_decision
-        return Figure(float(report.desired), age / timedelta(seconds=1)) if age <= DECISION_HOLDS else None
 
     def _sample(self, resource: str, namespace: str, name: str, metric: Metric, figure: Figure) -> Sample:
         return Sample(resource, namespace, name, metric, figure.value, self._utcnow() - timedelta(seconds=figure.age))

@@ -25,19 +25,21 @@ def autoscaler(key: PoolKey, uid: str, least: int, most: int) -> Json:
             "target": {"type": "AverageValue", "averageValue": "1"},
         },
     }
-    everything = [{"type": "Percent", "value": 100, "periodSeconds": 15}]
     spec: Json = {
         "scaleTargetRef": pool,
         "minReplicas": least,
         "maxReplicas": most,
         "metrics": [metric],
-        "behavior": {
-            "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": everything},
-            "scaleDown": {
-                "stabilizationWindowSeconds": DOWN_WINDOW_SECONDS,
-                "selectPolicy": "Max",
-                "policies": everything,
-            },
-        },
+        "behavior": behavior(),
     }
     return child(ChildKind.AUTOSCALER, key, uid, {"spec": spec})
+
+
+def behavior() -> Json:
+    """How fast an autoscaler may follow: at once, but for one window on the way down."""
+    everything = [{"type": "Percent", "value": 100, "periodSeconds": 15}]
+    rules: Json = {"selectPolicy": "Max", "policies": everything}
+    return {
+        "scaleUp": {"stabilizationWindowSeconds": 0, **rules},
+        "scaleDown": {"stabilizationWindowSeconds": DOWN_WINDOW_SECONDS, **rules},
+    }

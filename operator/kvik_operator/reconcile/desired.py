@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import timedelta
 
-from kvik_operator.crd.effective import EffectiveScaling
 from kvik_operator.crd.inferencepool import Device, PoolSpec, ScalingDriver
 from kvik_operator.names import ChildKind
 from kvik_operator.objects.autoscaler import autoscaler
@@ -12,9 +11,10 @@ from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.objects.network_policy import network_policy
 from kvik_operator.objects.pod_template import termination_grace_seconds
+from kvik_operator.objects.scaled_object import scaled_object
 from kvik_operator.objects.service import service
 from kvik_operator.objects.service_account import service_account
-from kvik_operator.reconcile.adoption import is_unowned
+from kvik_operator.reconcile.adoption import Claim, claim, is_unowned
 from kvik_operator.reconcile.pod_state import hash_label
 from kvik_operator.reconcile.rollout import pace
 from kvik_operator.reconcile.try_again import try_again
@@ -37,9 +37,9 @@ def desired(
     policy = options.network_policy
     if policy.enabled:
         manifests.insert(1, network_policy(key, uid, policy.api_from, policy.metrics_from, policy.operator_peer))
-    scaling = observed.effective.scaling
-    if scaling is not None and _by_autoscaler(scaling, options):
-        manifests.insert(-1, autoscaler(key, uid, scaling.min_replicas, scaling.max_replicas))
+    driving = _driving_object(observed, options)
+    if driving is not None:
+        manifests.insert(-1, driving)
     present = {ChildKind(manifest["kind"]) for manifest in manifests}
     return Desired(
         manifests=tuple(manifests),
@@ -49,9 +49,28 @@ def desired(
     )
 
 
-def _by_autoscaler(scaling: EffectiveScaling, options: ReconcileOptions) -> bool:
-    """Without the metrics API it would do nothing but complain."""
-    return scaling.driver is ScalingDriver.HPA and options.metrics_api
+def _driving_object(observed: Observed, options: ReconcileOptions) -> Object | None:
+    """What carries the scaling out where the operator does not; not beside that of the driver before.
+
+    Without what it reads it would do nothing but complain. KEDA would start a pool that was stopped by hand.
+    """
+    key, uid, scaling = observed.key, observed.pool.uid, observed.effective.scaling
+    if scaling is None:
+        return None
+    least, most = scaling.min_replicas, scaling.max_replicas
+    if scaling.driver is ScalingDriver.HPA and options.metrics_api and not _has(observed, ChildKind.SCALED_OBJECT):
+        return autoscaler(key, uid, least, most)
+    possible = ChildKind.SCALED_OBJECT in observed.served and observed.pool.spec.replicas > 0
+    possible = possible and not _has(observed, ChildKind.AUTOSCALER)
+    if scaling.driver is ScalingDriver.KEDA and options.keda is not None and possible:
+        return scaled_object(key, uid, least, most, options.keda)
+    return None
+
+
+def _has(observed: Observed, kind: ChildKind) -> bool:
+    """Whether one of the pool's own is there, be it on its way out."""
+    child = observed.children.get(kind)
+    return child is not None and claim(child, observed.key, observed.pool.uid) is not Claim.FOREIGN
 
 
 def _deployment(observed: Observed, revision: Revision, replicas: int) -> Object:

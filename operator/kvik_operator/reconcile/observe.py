@@ -22,6 +22,7 @@ def observe(key: PoolKey, raw: Object, store: Store, now: datetime) -> Observed:
         effective=effective(pool.spec, key.name),
         children=children,
         pods=tuple(store.pods(key)),
+        served=store.served(),
         now=now,
     )
 

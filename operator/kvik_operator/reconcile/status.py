@@ -44,6 +44,11 @@ _CALM: Final = frozenset(
 )
 
 
+_SCALING_NEEDS_A_PERSON: Final = frozenset(
+    {Reason.CONTESTED, Reason.METRICS_API_OFF, Reason.KEDA_OFF, Reason.KEDA_NOT_SERVED, Reason.AUTOSCALER_FAILED}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
     """What engines and autoscaler said: infos by pod uid."""
@@ -302,4 +307,4 @@ def _scaling_is_in_trouble(previous: Object, status: Object) -> bool:
     if scaling.get("reason") == Reason.NO_LOAD_DATA:
         ready = [find(one.get("conditions") or (), ConditionType.READY) or {} for one in (previous, status)]
         return all(condition.get("status") == "True" for condition in ready)
-    return scaling.get("reason") in (Reason.CONTESTED, Reason.METRICS_API_OFF, Reason.AUTOSCALER_FAILED)
+    return scaling.get("reason") in _SCALING_NEEDS_A_PERSON

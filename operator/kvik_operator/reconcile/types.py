@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from kvik_operator.crd.effective import Effective
 from kvik_operator.crd.inferencepool import InferencePool, PoolSpec
 from kvik_operator.names import ChildKind, PoolKey, Reason
+from kvik_operator.objects.scaled_object import KedaTrigger
 
 Object = Mapping[str, Any]
 
@@ -44,6 +45,8 @@ class ReconcileOptions:
     """Base URL of a Hugging Face hub mirror, given to the container that fetches models; None: the public hub."""
     metrics_api: bool = False
     """Whether the operator serves the metrics API, without which driver HPA cannot work."""
+    keda: KedaTrigger | None = None
+    """How KEDA reaches the operator's scaler; None: it does not serve one, and driver KEDA cannot work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,9 @@ class Store(Protocol):
 
     def pods(self, key: PoolKey) -> Sequence[Object]: ...
 
+    def served(self) -> frozenset[ChildKind]:
+        """Of the kinds that a cluster need not have, those that this one has."""
+
     def forget_pool(self, key: PoolKey, uid: str) -> None:
         """The API server says that this very pool is not there: an event was missed. No work on it from now on."""
 
@@ -193,6 +199,8 @@ class Observed:
     children: Mapping[ChildKind, Object]
     """Only those that are known to be there."""
     pods: tuple[Object, ...]
+    served: frozenset[ChildKind]
+    """Of the kinds that a cluster need not have, those that this one has."""
     now: datetime
     room_made: datetime | None = None
     """When a pod was last seen to be ending; None: not by this process."""

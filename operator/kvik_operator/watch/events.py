@@ -99,7 +99,7 @@ async def watch_until_stopped(
 ) -> None:
     """Run kopf in this loop, alone, until SIGTERM or SIGINT; raises what ended it otherwise. No namespaces: all.
 
-    `background` makes a coroutine that lives beside kopf's tasks and that kopf does not cancel.
+    `background` makes a coroutine that lives beside kopf's tasks and that kopf does not cancel. Its end ends kopf.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     where: dict[str, Any] = {"namespaces": sorted(namespaces)} if namespaces else {"clusterwide": True}
@@ -120,11 +120,15 @@ async def watch_until_stopped(
         stop.set()
     running = asyncio.create_task(kopf.run_tasks(tasks, ignored=ours))
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([*tasks, beside], return_when=asyncio.FIRST_COMPLETED)
+        if beside.done():
+            stop.set()
         ended, _ = await asyncio.wait({running}, timeout=ENDING_SECONDS)
         if not ended and not stopping():
             raise TimeoutError("kopf did not end after one of its tasks had")
         if ended:
             await running
+        if beside.done():
+            await beside
     finally:
         beside.cancel()

@@ -81,6 +81,11 @@ class DeafWatch:
                 del self._behind[known]
         self._note_sync()
 
+    def keep(self, kinds: Collection[str]) -> None:
+        """Only these are watched any more."""
+        self._behind = {known: behind for known, behind in self._behind.items() if known.kind in kinds}
+        self._note_sync()
+
     def start_over(self) -> None:
         """No watch runs, and none should: as before the first LIST."""
         self._behind.clear()
@@ -112,13 +117,16 @@ class DeafWatch:
 
 
 class Relister:
-    """`period` is in seconds; `namespaces` empty means all. No watch is called deaf while none is expected to run."""
+    """`watched`: the kinds that are watched now. `period` is in seconds; `namespaces` empty means all.
+
+    No watch is called deaf while none is expected to run.
+    """
 
     def __init__(
         self,
         *,
         store: Store,
-        watched: Sequence[WatchedKind],
+        watched: Callable[[], Sequence[WatchedKind]],
         namespaces: Sequence[str],
         enqueue: Callable[[Iterable[PoolKey]], None],
         period: float,
@@ -145,13 +153,14 @@ class Relister:
     async def run(self, lister: Lister) -> None:
         """List every `period`, and look between whether the watches have caught up; until cancelled."""
         while True:
+            self._deaf.keep({watched.kind for watched in self._watched()})
             await self._relist_all(lister)
             await self._pause()
 
     async def _relist_all(self, lister: Lister) -> None:
         """A namespace that is gone, or a kind that may not be listed, keeps no other from being checked."""
         for namespace in self._namespaces:
-            for watched in self._watched:
+            for watched in self._watched():
                 try:
                     await self._relist(lister, watched, namespace)
                 except ClusterError as error:
@@ -167,7 +176,7 @@ class Relister:
         """Until the next LIST is due, or a second one must show whether a watch is deaf."""
         for _ in range(10):
             await asyncio.sleep(self._period / 10)
-            for watched in self._watched:
+            for watched in self._watched():
                 self._deaf.caught_up(watched.kind, self._store.versions(watched.kind))
             if self._deaf.deaf_since is None and self._deaf.overdue(self._clock()):
                 return

@@ -145,6 +145,7 @@ def test_explain_names_the_bound_that_a_pool_is_at(replicas: int, line: str) -> 
     ("driver", "line"),
     [
         ("HPA", "driver HPA: its HorizontalPodAutoscaler follows within 15 s, and to fewer after 60 s more"),
+        ("KEDA", "driver KEDA: KEDA's autoscaler follows within 15 s, and to fewer after 60 s more"),
         ("External", "driver External: the operator only says so; whoever writes spec.replicas decides"),
     ],
 )

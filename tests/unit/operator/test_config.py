@@ -3,6 +3,7 @@
 import pytest
 
 from kvik_operator.config import ConfigError, OperatorConfig, parse
+from kvik_operator.objects.scaled_object import KedaTrigger
 
 IMAGES = ["--engine-image-gpu=kvik/engine:1", "--engine-image-cpu=kvik/engine:1-cpu"]
 
@@ -49,6 +50,14 @@ def test_the_metrics_apis_are_off_unless_asked_for() -> None:
     )
     with pytest.raises(ConfigError, match="KVIK_OPERATOR_METRICS_API: 'all' is none of off, custom"):
         config(KVIK_OPERATOR_METRICS_API="all")
+
+
+def test_there_is_no_scaler_for_keda_unless_asked_for() -> None:
+    assert (config().keda, config().reconcile.keda) == (None, None)
+    served = config("--keda=on", "--lease-namespace=ns", "--keda-service=scaler", "--keda-authentication=a").reconcile
+    assert served.keda == KedaTrigger("scaler.ns.svc:9443", "a")
+    with pytest.raises(ConfigError, match="--keda-port must be above 0"):
+        config("--keda=on", "--keda-port=0")
 
 
 def test_the_network_policy_is_handed_through_from_the_chart() -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvik_operator.autoscale.drivers import Means
+from kvik_operator.autoscale.rivals import Rival
 from kvik_operator.names import Reason
 from tests.support.scale_world import World
 
@@ -85,7 +87,7 @@ async def test_a_leader_tells_of_every_step_even_if_it_is_like_the_last_one() ->
 
 
 async def test_driver_hpa_without_the_metrics_api_says_what_to_do() -> None:
-    world = World(metrics_api=False, driver="HPA", maxReplicas=4)
+    world = World(means=Means(), driver="HPA", maxReplicas=4)
     world.load(20)
     await world.rounds(1)
     assert (world.report.active, world.report.reason) == (False, Reason.METRICS_API_OFF)
@@ -106,16 +108,39 @@ async def test_native_waits_until_the_autoscaler_of_the_driver_before_is_gone() 
 
 async def test_nobody_scales_beside_an_autoscaler_that_is_not_the_pools() -> None:
     world = World(maxReplicas=4)
-    world.rival = "by-hand"
+    world.rivals = [Rival("by-hand")]
     world.load(20)
     await world.rounds(3)
     assert world.written == []
     assert (world.report.active, world.report.reason) == (False, Reason.CONTESTED)
     assert "the HorizontalPodAutoscaler by-hand scales this pool, too" in world.report.message
     assert world.looked_for_rivals == [{"demo"}] * 3
-    world.rival = None
+    world.rivals = []
     await world.rounds(1)
     assert world.written == [2]
+
+
+async def test_what_keda_makes_of_the_pools_scaled_object_is_no_rival_also_after_that_is_gone() -> None:
+    world = World(driver="KEDA", maxReplicas=4)
+    owner = [{"kind": "InferencePool", "controller": True, "uid": "pool-1"}]
+    conditions = [{"type": "Ready", "status": "True"}]
+    metadata = {"name": "chat", "uid": "scaled-1", "ownerReferences": owner}
+    world.scaled_object = {"metadata": metadata, "status": {"conditions": conditions}}
+    world.rivals = [Rival("keda-hpa-chat", "scaled-1")]
+    world.load(20)
+    await world.rounds(2)
+    assert (world.report.active, world.written) == (True, [])
+    assert world.report.message.startswith("driver KEDA: ")
+    world.set_replicas(2)
+    await world.rounds(1)
+    assert world.events[0].message.startswith("from 1 to 2 replicas by driver KEDA: ")
+    spec = {**world.object["spec"], "scaling": {"maxReplicas": 4}}
+    world.object, world.scaled_object = {**world.object, "spec": spec}, None
+    await world.rounds(3)
+    assert world.written == [4]
+    world.rivals = [Rival("keda-hpa-other", "scaled-2")]
+    await world.rounds(1)
+    assert world.report.reason is Reason.CONTESTED
 
 
 async def test_an_autoscaler_without_data_is_not_what_is_wrong() -> None:

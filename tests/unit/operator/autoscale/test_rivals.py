@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from kvik_operator.autoscale.rivals import LOOK_EVERY_SECONDS, Rivals, is_the_operators, target
+from kvik_operator.autoscale.rivals import LOOK_EVERY_SECONDS, Rival, Rivals, is_the_operators, target
 from kvik_operator.errors import Refused
 from kvik_operator.names import PoolKey
 
@@ -11,7 +11,7 @@ CHAT = PoolKey("demo", "chat")
 
 
 def autoscaler(name: str = "by-hand", kind: str = "InferencePool", owner: str | None = None, **metadata: Any) -> Any:
-    references = [] if owner is None else [{"kind": owner, "controller": True}]
+    references = [] if owner is None else [{"kind": owner, "controller": True, "uid": "owner-1"}]
     return {
         "metadata": {"name": name, "namespace": "demo", "ownerReferences": references, **metadata},
         "spec": {"scaleTargetRef": {"apiVersion": "kvik.dev/v1alpha1", "kind": kind, "name": "chat"}},
@@ -52,12 +52,12 @@ async def test_rivals_are_looked_for_once_a_minute_and_forgotten_when_they_go() 
     listing.items = [autoscaler(), autoscaler("chat", owner="InferencePool"), autoscaler("other", kind="Deployment")]
     await listing.rivals.look(["demo", "empty"])
     await listing.rivals.look(["demo", "empty"])
-    assert listing.rivals.of(CHAT) == "by-hand"
+    assert listing.rivals.of(CHAT) == (Rival("by-hand"),)
     assert sorted(map(str, listing.asked)) == ["demo", "empty"]
     listing.items.clear()
     listing.now = LOOK_EVERY_SECONDS
     await listing.rivals.look(["demo"])
-    assert listing.rivals.of(CHAT) is None
+    assert listing.rivals.of(CHAT) == ()
 
 
 async def test_a_list_that_is_refused_leaves_what_was_known() -> None:
@@ -66,9 +66,9 @@ async def test_a_list_that_is_refused_leaves_what_was_known() -> None:
     await listing.rivals.look(["demo"])
     listing.refuses, listing.now = True, LOOK_EVERY_SECONDS
     await listing.rivals.look(["demo"])
-    assert listing.rivals.of(CHAT) == "by-hand"
+    assert listing.rivals.of(CHAT) == (Rival("by-hand"),)
     await listing.rivals.look([])
-    assert listing.rivals.of(CHAT) is None
+    assert listing.rivals.of(CHAT) == ()
 
 
 async def test_all_namespaces_are_one_list_a_minute_where_all_are_watched() -> None:
@@ -77,11 +77,18 @@ async def test_all_namespaces_are_one_list_a_minute_where_all_are_watched() -> N
     await listing.rivals.look([])
     assert listing.asked == []
     await listing.rivals.look(["demo", *(f"team-{number}" for number in range(200))])
-    assert (listing.asked, listing.rivals.of(CHAT)) == ([None], "by-hand")
+    assert (listing.asked, listing.rivals.of(CHAT)) == ([None], (Rival("by-hand"),))
     listing.refuses, listing.now = True, LOOK_EVERY_SECONDS
     await listing.rivals.look(["demo"])
-    assert (listing.asked, listing.rivals.of(CHAT)) == ([None, None], "by-hand")
+    assert (listing.asked, listing.rivals.of(CHAT)) == ([None, None], (Rival("by-hand"),))
     listing.items.clear()
     listing.refuses, listing.now = False, 2 * LOOK_EVERY_SECONDS
     await listing.rivals.look(["demo"])
-    assert listing.rivals.of(CHAT) is None
+    assert listing.rivals.of(CHAT) == ()
+
+
+async def test_all_of_a_pools_rivals_are_known_with_what_made_them() -> None:
+    listing = Listing(everywhere=True)
+    listing.items = [autoscaler(), autoscaler("keda-hpa-chat", owner="ScaledObject")]
+    await listing.rivals.look(["demo"])
+    assert listing.rivals.of(CHAT) == (Rival("by-hand"), Rival("keda-hpa-chat", "owner-1"))

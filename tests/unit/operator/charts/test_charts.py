@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[4]
 CRD = ROOT / "crds" / "inferencepools.kvik.dev.yaml"
 CHARTS = ROOT / "charts"
 METRICS_API = "metrics-api.yaml"
+KEDA = "keda.yaml"
 
 
 def test_the_charts_copy_of_the_api_is_the_api() -> None:
@@ -57,10 +58,12 @@ def test_every_value_has_a_place_in_the_schema() -> None:
 def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
     """No Secrets, no roles, no exec, no wildcard; `delete` only where a child can become unwanted."""
     helpers = (CHARTS / "kvik" / "templates" / "_helpers.tpl").read_text()
-    rules = re.search(r'define "kvik.poolRules" -}}\n(.*?){{- end', helpers, re.DOTALL)
+    rules = re.search(
+        r'define "kvik.poolRules" -}}\n(.*?){{- if .Values.keda.enabled }}(.*?){{- end', helpers, re.DOTALL
+    )
     assert rules is not None
     granted: dict[str, list[str]] = {}
-    for rule in yaml.safe_load(rules[1]):
+    for rule in yaml.safe_load(rules[1] + rules[2]):
         for resource in rule["resources"]:
             (group,) = rule["apiGroups"]
             granted[f"{resource}.{group}".rstrip(".")] = rule["verbs"]
@@ -78,6 +81,7 @@ def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
         "horizontalpodautoscalers.autoscaling": [*applied, "delete"],
         "pods": ["list", "watch", "patch"],
         "events": ["create", "patch"],
+        "scaledobjects.keda.sh": [*applied, "delete"],
     }
 
 
@@ -88,8 +92,15 @@ def test_the_metrics_api_adds_its_own_secret_its_api_services_and_questions_abou
     assert text.count("resourceNames:") == 2
 
 
+def test_keda_adds_two_secrets_by_name() -> None:
+    text = (CHARTS / "kvik" / "templates" / KEDA).read_text()
+    assert re.findall(r"resources: \[(.*?)\]", text) == ["secrets"]
+    assert re.findall(r"verbs: \[(.*?)\]", text) == ["get, update"]
+    assert text.count("resourceNames:") == 1
+
+
 def test_the_operators_own_roles_reach_nothing_but_its_lease() -> None:
     templates = sorted((CHARTS / "kvik" / "templates").glob("*.yaml"))
-    text = "".join(path.read_text() for path in templates if path.name != METRICS_API)
+    text = "".join(path.read_text() for path in templates if path.name not in (METRICS_API, KEDA))
     assert re.findall(r"resources: \[(.*?)\]", text) == ["leases", "leases"]
     assert re.findall(r"verbs: \[(.*?)\]", text) == ["get, update", "create"]

@@ -5,8 +5,9 @@ from typing import Any, cast
 import pytest
 
 from kvik_operator.errors import ClusterError, NotFound, Unavailable
-from kvik_operator.kube.discovery import served_plurals, wait_until_served
+from kvik_operator.kube.discovery import served_optional_kinds, served_plurals, wait_until_served
 from kvik_operator.kube.transport import Transport
+from kvik_operator.names import ChildKind
 
 
 class Answers:
@@ -49,3 +50,15 @@ async def test_waiting_ends_when_the_process_is_to_stop() -> None:
     transport = cast(Transport, Answers(ABSENT))
     served = await wait_until_served(transport, "v1", "pods", on_wait=lambda _: None, pause=pause)
     assert not served
+
+
+async def test_an_optional_kind_is_there_or_not_and_a_failure_to_ask_is_neither() -> None:
+    def asked(answer: Any) -> Transport:
+        return cast(Transport, Answers(answer))
+
+    scaled_objects = {"resources": [{"name": "scaledobjects"}, {"name": "scaledobjects/status"}]}
+    assert await served_optional_kinds(asked(scaled_objects)) == {ChildKind.SCALED_OBJECT}
+    assert await served_optional_kinds(asked({"resources": [{"name": "scaledjobs"}]})) == frozenset()
+    assert await served_optional_kinds(asked(ABSENT)) == frozenset()
+    with pytest.raises(Unavailable):
+        await served_optional_kinds(asked(DOWN))

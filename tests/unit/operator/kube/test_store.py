@@ -180,3 +180,15 @@ def test_whatever_happens_an_object_is_with_one_pool_and_no_entry_is_empty(actio
     names = [pod["metadata"]["name"] for key in keys for pod in store.pods(key)]
     assert len(names) == len(set(names)) == store.counts()[1]
     assert all(store.pods(key) for key in keys)
+
+
+def test_nothing_is_kept_of_a_kind_that_is_not_served_any_more() -> None:
+    store = Store()
+    assert store.serve(frozenset({ChildKind.SCALED_OBJECT})) == frozenset()
+    store.upsert(KIND, obj("chat"))
+    store.upsert(ChildKind.SCALED_OBJECT, obj("chat", uid="s1"))
+    assert store.served() == {ChildKind.SCALED_OBJECT}
+    assert store.serve(frozenset()) == {KEY}
+    assert store.served() == frozenset()
+    assert store.child(KEY, ChildKind.SCALED_OBJECT) is None
+    assert store.pool(KEY) is not None

@@ -12,11 +12,12 @@ from aiohttp import web
 
 from kvik_operator.errors import Conflict, NotFound, Unavailable
 from kvik_operator.kube import transport as transport_module
-from kvik_operator.kube.kinds import WATCHED
+from kvik_operator.kube.kinds import watched
 from kvik_operator.kube.leases import LeaseClient
 from kvik_operator.kube.metadata import list_versions
 from kvik_operator.kube.store import ObjectId, Store
 from kvik_operator.kube.transport import APPLY, METADATA_LIST, Transport, connect
+from kvik_operator.names import OPTIONAL_KINDS
 from tests.support.waiting import PATIENCE, settle
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -154,7 +155,7 @@ async def test_a_metadata_list_asks_for_metadata_by_selector_and_follows_the_pag
         return web.json_response({"metadata": {"continue": "next" if name == "a" else ""}, "items": [item]})
 
     server.handler = pages
-    (pods,) = [kind for kind in WATCHED if kind.kind == "Pod"]
+    (pods,) = [kind for kind in watched(()) if kind.kind == "Pod"]
     want = {ObjectId("Pod", "demo", name, f"u-{name}"): "7" for name in ("a", "b")}
     assert await list_versions(transport, pods, "demo") == want
     first, second = server.seen
@@ -179,10 +180,10 @@ async def test_an_object_whose_pool_label_is_empty_is_nobodys_in_a_list_too(serv
 
     server.handler = all_of_them
     store = Store()
-    for watched in WATCHED:
+    for kind in watched(OPTIONAL_KINDS):
         for item in items:
-            store.upsert(watched.kind, {**item, "kind": watched.kind})
-        assert await list_versions(transport, watched, None) == store.versions(watched.kind)
+            store.upsert(kind.kind, {**item, "kind": kind.kind})
+        assert await list_versions(transport, kind, None) == store.versions(kind.kind)
 
 
 async def test_a_lease_is_replaced_as_it_was_read(served: tuple[Server, Transport]) -> None:

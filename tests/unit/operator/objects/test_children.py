@@ -10,9 +10,10 @@ from kvik_operator.objects.autoscaler import autoscaler
 from kvik_operator.objects.deployment import Pace, deployment
 from kvik_operator.objects.disruption_budget import disruption_budget
 from kvik_operator.objects.network_policy import network_policy
+from kvik_operator.objects.scaled_object import scaled_object
 from kvik_operator.objects.service import endpoint, service
 from kvik_operator.objects.service_account import service_account
-from tests.support.pools import KEY, UID
+from tests.support.pools import KEY, TRIGGER, UID
 
 OPERATOR = {"podSelector": {"matchLabels": {"app": "operator"}}}
 TEAM = {"namespaceSelector": {"matchLabels": {"team": "a"}}}
@@ -25,6 +26,7 @@ CHILDREN: dict[ChildKind, dict[str, Any]] = {
     ChildKind.POD_DISRUPTION_BUDGET: disruption_budget(KEY, UID),
     ChildKind.NETWORK_POLICY: network_policy(KEY, UID, (), (), OPERATOR),
     ChildKind.AUTOSCALER: autoscaler(KEY, UID, 1, 4),
+    ChildKind.SCALED_OBJECT: scaled_object(KEY, UID, 1, 4, TRIGGER),
 }
 
 

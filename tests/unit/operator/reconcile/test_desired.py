@@ -4,6 +4,7 @@ import pytest
 
 from kvik_operator.metrics_api.figures import DESIRED_REPLICAS
 from kvik_operator.names import ChildKind
+from kvik_operator.objects.scaled_object import KedaTrigger
 from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.observe import observe
 from kvik_operator.reconcile.revisions import plan_revisions
@@ -16,7 +17,7 @@ from kvik_operator.reconcile.types import (
     RevisionPlan,
 )
 from tests.support.fake_cluster import FakeCluster
-from tests.support.pools import KEY, NOW, make_deployment, make_pod, make_pool, spec_of
+from tests.support.pools import KEY, NOW, TRIGGER, UID, make_deployment, make_pod, make_pool, spec_of
 
 OPTIONS = ReconcileOptions(images=EngineImages(gpu="kvik/engine:1", cpu="kvik/engine:1-cpu"))
 BOUNDS = {"minReplicas": 2, "maxReplicas": 5}
@@ -65,7 +66,7 @@ def test_the_deployment_comes_last_so_that_pods_find_what_they_need() -> None:
     options = ReconcileOptions(images=OPTIONS.images, metrics_api=True)
     scaled = observed_of(scaling={"driver": "HPA", "maxReplicas": 4})
     kinds = [item["kind"] for item in desired_of(scaled, options).manifests]
-    assert set(kinds) == set(ChildKind)
+    assert set(kinds) == set(ChildKind) - {ChildKind.SCALED_OBJECT}
     assert kinds[-1] == "Deployment"
     assert kinds.index("ServiceAccount") < kinds.index("Deployment")
 
@@ -99,6 +100,70 @@ def test_the_autoscaler_follows_the_decision_within_the_pools_bounds() -> None:
     assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": "1"}
     assert spec["scaleTargetRef"] == metric["object"]["describedObject"]
     assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 60
+
+
+KEDA = {"scaling": {"driver": "KEDA", "minReplicas": 2, "maxReplicas": 4}}
+
+
+def scaled_by_keda(cluster: FakeCluster, trigger: KedaTrigger | None = TRIGGER) -> Desired:
+    assert cluster.stored_pool is not None
+    options = ReconcileOptions(images=OPTIONS.images, metrics_api=True, keda=trigger)
+    return desired_of(observe(KEY, cluster.stored_pool, cluster, NOW), options)
+
+
+def test_the_scaled_object_asks_the_operators_scaler_within_the_pools_bounds() -> None:
+    spec = manifest(scaled_by_keda(FakeCluster(make_pool(**KEDA))), ChildKind.SCALED_OBJECT)["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 4)
+    assert spec["scaleTargetRef"] == {"apiVersion": "kvik.dev/v1alpha1", "kind": "InferencePool", "name": "chat"}
+    (trigger,) = spec["triggers"]
+    assert trigger["metadata"]["scalerAddress"] == "kvik-operator.kvik-system.svc:9443"
+    assert trigger["authenticationRef"] == {"name": "kvik-operator", "kind": "ClusterTriggerAuthentication"}
+    config = spec["advanced"]["horizontalPodAutoscalerConfig"]
+    assert config["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 60
+
+
+def test_there_is_no_scaled_object_without_a_scaler_or_without_kedas_api() -> None:
+    assert ChildKind.SCALED_OBJECT not in kinds_of(scaled_by_keda(FakeCluster(make_pool(**KEDA)), None))
+    without = FakeCluster(make_pool(**KEDA))
+    without.optional_kinds = frozenset()
+    assert ChildKind.SCALED_OBJECT not in kinds_of(scaled_by_keda(without))
+
+
+def test_a_stopped_pool_has_no_scaled_object_since_keda_would_start_it() -> None:
+    cluster = FakeCluster(make_pool(**KEDA, replicas=0))
+    cluster.children[ChildKind.SCALED_OBJECT] = owned_by_the_pool()
+    wanted = scaled_by_keda(cluster)
+    assert ChildKind.SCALED_OBJECT not in kinds_of(wanted)
+    assert wanted.unwanted == (ChildKind.SCALED_OBJECT,)
+
+
+@pytest.mark.parametrize(
+    ("driver", "before", "after"),
+    [
+        ("KEDA", ChildKind.AUTOSCALER, ChildKind.SCALED_OBJECT),
+        ("HPA", ChildKind.SCALED_OBJECT, ChildKind.AUTOSCALER),
+    ],
+)
+def test_a_drivers_object_is_made_once_that_of_the_driver_before_is_gone(
+    driver: str, before: ChildKind, after: ChildKind
+) -> None:
+    cluster = FakeCluster(make_pool(scaling={"driver": driver, "maxReplicas": 4}))
+    cluster.children[before] = owned_by_the_pool()
+    wanted = scaled_by_keda(cluster)
+    assert (wanted.unwanted, after in kinds_of(wanted)) == ((before,), False)
+    cluster.children[before] = owned_by_the_pool(deletionTimestamp="2026-05-01T12:00:00Z")
+    assert after not in kinds_of(scaled_by_keda(cluster))
+    del cluster.children[before]
+    assert after in kinds_of(scaled_by_keda(cluster))
+
+
+def kinds_of(wanted: Desired) -> set[str]:
+    return {item["kind"] for item in wanted.manifests}
+
+
+def owned_by_the_pool(**metadata: Any) -> dict[str, Any]:
+    owner = {"kind": "InferencePool", "name": "chat", "uid": UID, "controller": True}
+    return {"metadata": {"name": "chat", "uid": "1", "labels": {}, "ownerReferences": [owner], **metadata}}
 
 
 @pytest.mark.parametrize(("device", "image"), [("GPU", "kvik/engine:1"), ("CPU", "kvik/engine:1-cpu")])

@@ -11,7 +11,7 @@ from kvik_operator.names import ChildKind
 from kvik_operator.reconcile.reconcile import Reconciler
 from kvik_operator.reconcile.types import EngineImages, ReconcileOptions
 from tests.support.fake_cluster import FakeCluster
-from tests.support.pools import KEY, NOW, make_pod, make_pool
+from tests.support.pools import KEY, NOW, TRIGGER, make_pod, make_pool, with_every_child
 
 FAULTS: dict[str, Callable[[str], ClusterError]] = {
     "conflict": lambda what: Conflict(what, 409, "Conflict", "the object has been modified"),
@@ -35,7 +35,7 @@ CALLS = [
 
 async def run(cluster: FakeCluster, broken_call: str, fault: Callable[[str], ClusterError] | None) -> None:
     """A pool is made, comes up with two pods and shrinks to one; the call fails the first time it is made."""
-    options = ReconcileOptions(images=EngineImages(gpu="e:1", cpu="e:1-cpu"), metrics_api=True)
+    options = ReconcileOptions(images=EngineImages(gpu="e:1", cpu="e:1-cpu"), metrics_api=True, keda=TRIGGER)
     reconciler = Reconciler(cluster, cluster, cluster, options, lambda: NOW)
     if fault is not None:
         cluster.failures[broken_call] = fault(broken_call)
@@ -68,7 +68,7 @@ def outcome(cluster: FakeCluster) -> dict[str, Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_that_fails_once_leaves_no_trace(call: str, fault: str) -> None:
-    spec = {"replicas": 2, "scaling": {"maxReplicas": 4, "driver": "HPA"}}
+    spec = {"replicas": 2, **with_every_child(ChildKind.SCALED_OBJECT if "ScaledObject" in call else None)}
     calm, disturbed = FakeCluster(make_pool(**spec)), FakeCluster(make_pool(**spec))
     await run(calm, call, None)
     await run(disturbed, call, FAULTS[fault])

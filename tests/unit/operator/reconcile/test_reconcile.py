@@ -13,7 +13,7 @@ from kvik_operator.reconcile.types import (
     ReconcileOptions,
     ScalingReport,
 )
-from tests.support.pools import UID, make_pod, make_pool, terminating
+from tests.support.pools import UID, make_pod, make_pool, terminating, with_every_child
 from tests.support.reconciled_pool import Operator, refused
 
 EVERY_CHILD = [
@@ -24,8 +24,6 @@ EVERY_CHILD = [
     "apply PodDisruptionBudget",
     "apply Deployment",
 ]
-WITH_AUTOSCALER = {"scaling": {"maxReplicas": 4, "driver": "HPA"}}
-"""A pool that has every kind of child."""
 
 
 async def test_a_new_pool_gets_all_its_children_and_a_status() -> None:
@@ -153,7 +151,7 @@ async def test_a_deleted_pool_is_left_to_the_garbage_collector() -> None:
 
 @pytest.mark.parametrize("kind", ChildKind)
 async def test_somebody_elses_object_is_never_touched_and_named(kind: ChildKind) -> None:
-    operator = Operator(**WITH_AUTOSCALER)
+    operator = Operator(**with_every_child(kind))
     operator.cluster.unseen[kind] = {"metadata": {"name": "chat", "labels": {}}}
     assert await operator.look() == WATCH_CLOSELY
     assert f"apply {kind}" not in operator.cluster.writes()
@@ -253,11 +251,11 @@ async def test_a_call_that_may_work_later_is_left_to_the_queue(failure: ClusterE
 
 async def test_a_call_that_may_work_later_keeps_no_other_child_waiting() -> None:
     """Under a storm of errors each pass must get further, or the back-off grows faster than the pool."""
-    operator = Operator(**WITH_AUTOSCALER)
+    operator = Operator(**with_every_child())
     operator.cluster.failures["apply ServiceAccount"] = Unavailable("apply", 429, "TooManyRequests", "slow down")
     with pytest.raises(Unavailable):
         await operator.look()
-    assert set(operator.cluster.children) == set(ChildKind) - {ChildKind.SERVICE_ACCOUNT}
+    assert set(operator.cluster.children) == set(ChildKind) - {ChildKind.SERVICE_ACCOUNT, ChildKind.SCALED_OBJECT}
 
 
 async def test_a_webhook_that_fails_is_told_in_the_status() -> None:
@@ -359,7 +357,7 @@ async def test_an_api_that_is_not_served_for_a_moment_is_no_deleted_pool() -> No
 @pytest.mark.parametrize("missing", [*ChildKind])
 async def test_a_deleted_pool_whose_event_was_missed_is_not_built_again(missing: ChildKind) -> None:
     """Each child that is collected is an event, and looks like one that somebody deleted."""
-    operator = Operator(**WITH_AUTOSCALER)
+    operator = Operator(**with_every_child(missing))
     await operator.settle()
     operator.cluster.fresh_pool = None
     del operator.cluster.children[missing]
@@ -372,7 +370,7 @@ async def test_a_deleted_pool_whose_event_was_missed_is_not_built_again(missing:
 @pytest.mark.parametrize("fresh", [None, terminating(make_pool())], ids=["gone", "going"])
 async def test_a_child_that_was_orphaned_gets_no_owner_that_goes(fresh: Any, stripped: ChildKind) -> None:
     """Else the garbage collector takes it, and the pods with it. The child's watch may be ahead of the pool's."""
-    operator = Operator(**WITH_AUTOSCALER)
+    operator = Operator(**with_every_child(stripped))
     await operator.settle()
     operator.cluster.fresh_pool = fresh
     del operator.cluster.children[stripped]["metadata"]["ownerReferences"]

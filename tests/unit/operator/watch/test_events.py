@@ -6,10 +6,11 @@ from typing import Any
 
 from kopf._cogs.structs.references import Resource
 
-from kvik_operator.kube.kinds import WATCHED
-from kvik_operator.names import PoolKey
+from kvik_operator.kube.kinds import watched
+from kvik_operator.names import OPTIONAL_KINDS, PoolKey
 from kvik_operator.watch.events import NOBODYS_FINALIZER, EndlessBackoff, registry_for, settings_for
 
+WATCHED = watched(OPTIONAL_KINDS)
 SETTINGS = settings_for(WATCHED, 70.0)
 
 

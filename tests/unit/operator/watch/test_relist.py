@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from kvik_operator.errors import ClusterError, NotFound, Refused, Unavailable
-from kvik_operator.kube.kinds import WATCHED, WatchedKind
+from kvik_operator.kube.kinds import WatchedKind, watched
 from kvik_operator.kube.store import ObjectId, Store
-from kvik_operator.names import KIND, PoolKey
+from kvik_operator.names import KIND, OPTIONAL_KINDS, PoolKey
 from kvik_operator.watch.relist import DeafWatch, Relister, Versions, vanished
 
 ONE = ObjectId("Pod", "demo", "one", "u1")
@@ -45,7 +45,7 @@ class Rig:
             )
         self.relister = Relister(
             store=store,
-            watched=WATCHED,
+            watched=lambda: watched(OPTIONAL_KINDS),
             namespaces=["a", "b"],
             enqueue=self.enqueued.update,
             period=3600.0,
@@ -211,3 +211,11 @@ def test_an_object_that_keeps_changing_does_not_reset_the_patience() -> None:
     deaf.listed("Pod", None, {ONE: "9"}, {ONE: "5"}, now=0.0)
     deaf.listed("Pod", None, {ONE: "11"}, {ONE: "5"}, now=40.0)
     assert deaf.deaf_since == 40.0
+
+
+def test_a_kind_that_is_not_watched_any_more_makes_no_watch_deaf() -> None:
+    deaf = synced()
+    deaf.listed("Pod", "demo", {ONE: "2"}, {}, now=100.0)
+    deaf.keep({"InferencePool"})
+    assert not deaf.overdue(200.0)
+    assert deaf.suspects() == []

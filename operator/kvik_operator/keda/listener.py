@@ -1,0 +1,78 @@
+"""The gRPC port: TLS both ways, and a change of certificates takes hold with the next connection."""
+
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+
+from kvik_operator.certificates import Pair
+from kvik_operator.keda.protocol import services
+
+STOP_SECONDS: Final = 1.0
+MAX_MESSAGE_BYTES: Final = 65536
+"""A request names one ScaledObject."""
+
+
+class Listener:
+    """An async context manager. Opens its port when `present` is called first."""
+
+    def __init__(self, scaler: object, host: str, port: int) -> None:
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        self._server = grpc.aio.server(options=options)
+        services.add_ExternalScalerServicer_to_server(scaler, self._server)
+        self._certificates = _Certificates()
+        self.port: int | None = None
+        """None: nothing was presented yet."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.stop(STOP_SECONDS)
+
+    @property
+    def serving(self) -> bool:
+        return self.port is not None
+
+    async def present(self, pair: Pair, client_authorities: str) -> None:
+        """From the next connection on: this certificate, to clients with one of these authorities (PEM).
+
+        Raises OSError if the port cannot be had.
+        """
+        self._certificates.change(pair, client_authorities)
+        if self.port is None:
+            first = self._certificates.fetch()
+            assert first is not None, "just changed"
+            credentials = grpc.dynamic_ssl_server_credentials(first, self._certificates.fetch, True)
+            try:
+                self.port = self._server.add_secure_port(self._address, credentials)
+            except RuntimeError as error:
+                raise OSError(f"{self._address} cannot be had: {error}") from error
+            await self._server.start()
+
+
+class _Certificates:
+    """Asked by gRPC's own threads before each handshake."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: tuple[Pair, str] | None = None
+        self._changed: Any = None
+
+    def change(self, pair: Pair, client_authorities: str) -> None:
+        if self._known == (pair, client_authorities):
+            return
+        chain = [(pair.key.encode(), pair.certificate.encode())]
+        with self._lock:
+            self._known = pair, client_authorities
+            self._changed = grpc.ssl_server_certificate_configuration(chain, client_authorities.encode())
+
+    def fetch(self) -> Any:
+        """None: as before."""
+        with self._lock:
+            changed, self._changed = self._changed, None
+            return changed
