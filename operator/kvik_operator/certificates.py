@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -22,9 +23,18 @@ LIFE: Final = timedelta(days=90)
 RENEW_BEFORE: Final = timedelta(days=30)
 """The end of a certificate."""
 OVERLAP: Final = timedelta(seconds=60)
-"""How long a new authority is announced before its certificate is presented."""
+"""How long a new authority is announced, to all who have to believe it, before its certificate is presented."""
 BACKDATED: Final = timedelta(minutes=5)
 """Clocks of a cluster differ."""
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What `cryptography` raises of certificates and keys that it cannot read."""
 
 
 class Use(StrEnum):
@@ -51,18 +61,22 @@ class Pair:
         try:
             certificate = x509.load_pem_x509_certificate(self.certificate.encode())
             key = serialization.load_pem_private_key(self.key.encode(), None)
-        except (ValueError, TypeError):
+            return certificate if certificate.public_key() == key.public_key() else None
+        except UNREADABLE:
             return None
-        return certificate if certificate.public_key() == key.public_key() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the Secret holds. `next` is announced and not presented yet; `authorities` is PEM, newest first."""
+    """What the Secret holds. `next` is not presented yet; `authorities` is PEM, newest first, of both.
+
+    `announced`: since when all who have to believe `next` are known to have its authority; None: not known of all yet.
+    """
 
     current: Pair
     authorities: tuple[str, ...]
     next: Pair | None = None
+    announced: datetime | None = None
 
     @property
     def bundle(self) -> str:
@@ -82,12 +96,15 @@ class Held:
         if not all(text.get(name) for name in ("tls.crt", "tls.key", "ca.crt")):
             return None
         following = Pair(text["next.crt"], text["next.key"]) if text.get("next.crt") and text.get("next.key") else None
-        return cls(Pair(text["tls.crt"], text["tls.key"]), _split(text["ca.crt"]), following)
+        announced = _time(text.get("next.announced", "")) if following is not None else None
+        return cls(Pair(text["tls.crt"], text["tls.key"]), _split(text["ca.crt"]), following, announced)
 
     def secret_data(self, prefix: str = "") -> dict[str, str]:
         text = {"tls.crt": self.current.certificate, "tls.key": self.current.key, "ca.crt": self.bundle}
         if self.next is not None:
             text |= {"next.crt": self.next.certificate, "next.key": self.next.key}
+        if self.announced is not None:
+            text["next.announced"] = self.announced.isoformat()
         return {prefix + name: base64.b64encode(value.encode()).decode() for name, value in text.items()}
 
 
@@ -102,13 +119,17 @@ def plan(
         pair, authority = make_pair(names, now, use)
         return Held(pair, (authority, *(_unexpired(held.authorities, now) if held is not None else ())))
     if held.next is not None and not usable(held.next, names, now):
-        held = replace(held, next=None)
+        held = replace(held, next=None, announced=None)
     if held.next is None and _end(held.current) - now <= RENEW_BEFORE:
         pair, authority = make_pair(names, now, use)
         return Held(held.current, (authority, *_unexpired(held.authorities, now)), pair)
-    if held.next is not None and announced and now - _made(held.next) >= OVERLAP:
-        return Held(held.next, _unexpired(held.authorities, now))
-    return held
+    if held.next is None:
+        return held
+    if not announced:
+        return replace(held, announced=None)
+    if held.announced is None or held.announced > now:  # by the clock of another leader
+        return replace(held, announced=now)
+    return Held(held.next, _unexpired(held.authorities, now)) if now - held.announced >= OVERLAP else held
 
 
 def usable(pair: Pair, names: Sequence[str], now: datetime) -> bool:
@@ -117,7 +138,7 @@ def usable(pair: Pair, names: Sequence[str], now: datetime) -> bool:
         return False
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return False
     return set(names) <= set(extension.value.get_values_for_type(x509.DNSName))
 
@@ -184,14 +205,19 @@ def _end(pair: Pair) -> datetime:
     return x509.load_pem_x509_certificate(pair.certificate.encode()).not_valid_after_utc
 
 
-def _made(pair: Pair) -> datetime:
-    return x509.load_pem_x509_certificate(pair.certificate.encode()).not_valid_before_utc + BACKDATED
+def _time(text: str) -> datetime | None:
+    """None: not a time with its offset."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _split(bundle: str) -> tuple[str, ...]:
     try:
         return tuple(_pem(certificate) for certificate in x509.load_pem_x509_certificates(bundle.encode()))
-    except ValueError:
+    except UNREADABLE:
         return ()
 
 

@@ -108,6 +108,7 @@ async def test_both_certificates_are_announced_before_they_are_used() -> None:
     assert world.presented[-1] == (old_server.current, client.bundle)
     assert client.bundle.endswith(old_client.bundle)
     assert client.bundle != old_client.bundle
+    await world.keeper.look()  # sees that KEDA's Secret has it
     world.now += OVERLAP
     await world.keeper.look()
     assert world.presented[-1][0] != old_server.current
