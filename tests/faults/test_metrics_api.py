@@ -28,6 +28,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "hpa.yaml"
 CUSTOM = "/apis/custom.metrics.k8s.io"
 EXTERNAL = "/apis/external.metrics.k8s.io/v1beta1"
 API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+OPERATOR = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 VALUES = "metricsAPI.enabled={0},metricsAPI.external={0},operator.replicas={1},admissionPolicy.operator.enabled={0}"
 
 
@@ -135,7 +136,6 @@ def test_metrics_of_pools_and_pods_are_listed_and_read_from_each_replica(served:
     eventually("the other to answer", lambda: served.value(f"{pool}/kvik_requests_waiting") == "3", 20, served.explain)
 
 
-@pytest.mark.long
 def test_who_is_not_the_front_proxy_or_may_not_read_is_refused(served: Served) -> None:
     rig = served.rig
     served.start()
@@ -194,6 +194,35 @@ def test_somebody_elses_api_service_is_left_alone_and_told_of(served: Served) ->
     assert [(line["api_service"], line["service"]) for line in told] == [(name, "monitoring/adapter")]
 
 
+def test_the_operators_own_policy_lets_it_write_a_bundle_and_nothing_else_of_an_api_service(served: Served) -> None:
+    """With its token, `insecureSkipTLSVerify` would let anybody answer in its place."""
+    rig = served.rig
+    service, as_operator = f"apiservice/{API_SERVICES[0]}", (f"--as={OPERATOR}", "--dry-run=server", "--type=merge")
+
+    def refusal(patch: Mapping[str, Any]) -> str:
+        try:
+            rig.plane.run_kubectl("patch", service, *as_operator, f"--patch={json.dumps(patch)}")
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    eventually("the policy to be in force", lambda: refusal({"spec": {"versionPriority": 7}}), 30)
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "1"}
+    for patch in (
+        {"spec": {"insecureSkipTLSVerify": True}},
+        {"spec": {"service": {"name": "other"}}},
+        {"spec": {"service": {"port": 1}}},
+        {"spec": {"groupPriorityMinimum": 7}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"ownerReferences": [owner]}},
+        {"metadata": {"finalizers": ["kvik.dev/x"]}},
+    ):
+        assert "only the caBundle of APIServices that lead to the operator" in refusal(patch), patch
+    _, authority = make_pair(["x"], datetime.now(UTC))
+    assert refusal({"spec": {"caBundle": base64.b64encode(authority.encode()).decode()}}) == ""
+
+
 @pytest.mark.long
 def test_a_certificate_that_ends_soon_is_replaced_and_no_reader_notices(served: Served) -> None:
     """The new authority is announced a minute before the new certificate is presented."""
@@ -213,7 +242,7 @@ def test_a_certificate_that_ends_soon_is_replaced_and_no_reader_notices(served: 
         return all(presented(port) != pair.certificate for port in served.service.backends)
 
     assert [presented(port) for port in served.service.backends] == [pair.certificate] * 2
-    eventually("both replicas to present the new certificate", replaced, 120, served.explain)
+    eventually("both replicas to present the new certificate", replaced, 240, served.explain)
     eventually("the APIServices to stay available", served.available, 30, served.explain)
     bundle = rig.plane.run_kubectl("get", f"apiservice/{API_SERVICES[0]}", "-ojsonpath={.spec.caBundle}")
     assert base64.b64decode(bundle).decode().endswith(authority)
