@@ -29,9 +29,14 @@ class _Failed(Exception):
 
 def base_of(url: str) -> str:
     """`http://host:8000/v1/` is `http://host:8000`. Raises NotAnEndpoint for what is no http URL."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NotAnEndpoint(f"{url!r} is not a URL such as http://127.0.0.1:8000")
+    refusal = NotAnEndpoint(f"{url!r} is not a URL such as http://127.0.0.1:8000")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:  # a half bracket, a port that is no port
+        raise refusal from error
+    if not whole:
+        raise refusal
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 

@@ -197,7 +197,16 @@ def test_a_url_may_end_in_v1_and_anything_else_that_is_none_is_refused() -> None
     for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/", "h:1"):
         assert base_of(url) == "http://h:1"
     assert base_of("https://h/gateway/v1") == "https://h/gateway"
-    for url in ("ftp://h", "http://", ""):
+    for url in (
+        "ftp://h",
+        "http://",
+        "",
+        "http://[abc",
+        "http://h:70000",
+        "http://h:port",
+        "http://h:0",
+        "http://[::g]",
+    ):
         with pytest.raises(NotAnEndpoint):
             base_of(url)
 
