@@ -1,11 +1,16 @@
-"""Label selectors as they stand in a request's query: `a=b,c!=d,e in (x,y),f notin (z),g,!h`. Pure."""
+"""Label selectors as they stand in a request's query: `a=b,c!=d,e in (x,y),f notin (z),g,!h`. Pure.
+
+Kubernetes also parses `a>1` and `a<1`. They are refused here: no selector of a HorizontalPodAutoscaler can say them.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-_KEY: Final = r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_PREFIX: Final = rf"(?=[-.a-z0-9]{{1,253}}/){_LABEL}(?:\.{_LABEL})*/"
+_KEY: Final = rf"(?:{_PREFIX})?[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _VALUE: Final = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 _REQUIREMENT: Final = re.compile(
     rf"\s*(?:!\s*(?P<absent>{_KEY})"
