@@ -2,6 +2,7 @@
 
     KvikOperatorError
     ├── PoolError            the user's: a condition names the field; never retried by itself
+    ├── Unpresentable        the metrics API cannot serve with what the cluster holds for it: looked at again
     └── ClusterError         the API server refused or did not answer
         ├── NotFound
         ├── Conflict         the object changed meanwhile: read again
@@ -27,6 +28,10 @@ class PoolError(KvikOperatorError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
+
+
+class Unpresentable(KvikOperatorError):
+    """A certificate, key or authority, as it lies in the cluster, that TLS cannot use."""
 
 
 @dataclass(eq=False)

@@ -43,6 +43,11 @@ class Stranger(Exception):
         super().__init__(message)
         self.code = code
 
+    @property
+    def reason(self) -> str:
+        """Of a `metav1.Status`."""
+        return "Unauthorized" if self.code == 401 else "Forbidden"
+
 
 def front_proxy(config_map: Mapping[str, Any] | None) -> FrontProxy | None:
     """None: the API server has no front proxy, or says of it what cannot be read."""

@@ -7,14 +7,13 @@ told of and left alone.
 import asyncio
 import base64
 import logging
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from kvik_operator.certificates import Held, Pair, plan
-from kvik_operator.errors import ClusterError
+from kvik_operator.errors import ClusterError, Unpresentable
 from kvik_operator.metrics_api.callers import AUTHENTICATION_CONFIG_MAP, FrontProxy, front_proxy
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,22 @@ Object = Mapping[str, Any]
 PERIOD_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 2.0
 """While nothing is served."""
-_LEADER_HAS_TO: Final = "the metrics API's Secret holds no certificate yet: the leader makes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, in words. `for_leader`: a leader that serves these APIs puts it right, whenever there is one."""
+
+    message: str
+    for_leader: bool = False
+
+
+_NOT_LOOKED: Final = Problem("the metrics API has not been looked after yet")
+_NO_SECRET: Final = Problem("the Secret for the metrics API's certificate is not there: the chart makes it")
+_EMPTY: Final = Problem("the metrics API's Secret holds no certificate yet: the leader makes it", for_leader=True)
+_NO_PROXY: Final = Problem(
+    f"the ConfigMap {AUTHENTICATION_CONFIG_MAP} names no front proxy: the API server does not aggregate"
+)
 
 
 class RegistrationApi(Protocol):
@@ -43,7 +57,8 @@ class Presenter(Protocol):
     @property
     def serving(self) -> bool: ...
 
-    async def present(self, pair: Pair, client_authority: str) -> None: ...
+    def present(self, pair: Pair, client_authority: str) -> None:
+        """Raises Unpresentable, OSError; all stays as it was then."""
 
 
 class RegistrationMeter(Protocol):
@@ -86,7 +101,7 @@ class Keeper:
         self._may_write = may_write
         self._utcnow = utcnow
         self._proxy: FrontProxy | None = None
-        self._problem: str | None = "the metrics API has not been looked after yet"
+        self._problem: Problem | None = _NOT_LOOKED
         self._owners: dict[str, str] = {}
         """What was last told of each APIService."""
 
@@ -98,33 +113,56 @@ class Keeper:
 
         Where the API was just switched on, the leader is of before that, and ends only when this replica is ready.
         """
-        return None if self._presenter.serving or self._problem == _LEADER_HAS_TO else self._problem
+        problem = self._problem
+        return None if self._presenter.serving or problem is None or problem.for_leader else problem.message
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            try:
-                self._problem = await self.look()
-            except (ClusterError, ssl.SSLError) as error:
-                self._problem = f"the metrics API could not be looked after: {error}"
-            if self._problem is not None:
-                log.warning("the metrics API is not in order", extra={"problem": self._problem})
+            await self.tend()
             await asyncio.sleep(PERIOD_SECONDS if self._presenter.serving else RETRY_SECONDS)
 
-    async def look(self) -> str | None:
-        """Returns what is wrong in words; None: nothing. Raises ClusterError, ssl.SSLError."""
+    async def tend(self) -> None:
+        """Look, and tell what was found if it is something else than before."""
+        try:
+            found = await self.look()
+        except ClusterError as error:
+            found = Problem(f"the metrics API could not be looked after: {error}")
+        if found == self._problem:
+            return
+        self._problem = found
+        if found is None:
+            log.info("the metrics API is in order")
+        else:
+            log.warning("the metrics API is not in order", extra={"problem": found.message})
+
+    async def look(self) -> Problem | None:
+        """None: nothing is wrong. What is held is presented first, so that no write that fails ends the service.
+
+        Raises ClusterError.
+        """
         secret = await self._api.read_secret()
         if secret is None:
-            return "the Secret for the metrics API's certificate is not there: the chart makes it"
+            return _NO_SECRET
         held = Held.from_secret(secret)
-        if self._may_write():
-            held = await self._keep(secret, held)
+        found = await self._serve(held)
+        if not self._may_write():
+            return found
+        kept = await self._keep(secret, held)
+        return found if kept == held else await self._serve(kept)
+
+    async def _serve(self, held: Held | None) -> Problem | None:
+        """The front proxy's names are believed only beside its authority."""
         if held is None:
-            return _LEADER_HAS_TO
-        self._proxy = front_proxy(await self._api.read_authentication()) or self._proxy
-        if self._proxy is None:
-            return f"the ConfigMap {AUTHENTICATION_CONFIG_MAP} names no front proxy: the API server does not aggregate"
-        await self._presenter.present(held.current, self._proxy.authority)
+            return _EMPTY
+        try:
+            proxy = front_proxy(await self._api.read_authentication()) or self._proxy
+            if proxy is None:
+                return _NO_PROXY
+            self._presenter.present(held.current, proxy.authority)
+        except (ClusterError, Unpresentable, OSError) as error:
+            return Problem(f"the metrics API's certificate cannot be presented: {error}")
+        self._proxy = proxy
         return None
 
     async def _keep(self, secret: Object, held: Held | None) -> Held:
@@ -134,11 +172,22 @@ class Keeper:
         wanted = plan(held, self._backend.dns_names, self._utcnow(), announced=announced)
         if wanted != held:
             await self._api.replace_secret(secret, wanted.secret_data())
-            log.info("the metrics API's certificates were written", extra={"announced": wanted.next is not None})
-        for api_service in ours:
-            if _bundle(api_service) != wanted.bundle:
-                await self._api.set_ca_bundle(api_service, wanted.bundle)
+            log.info("the metrics API's certificates were written", extra={"renewing": wanted.next is not None})
+        await self._announce(wanted.bundle, ours)
         return wanted
+
+    async def _announce(self, bundle: str, api_services: Sequence[Object]) -> None:
+        """One that cannot be written keeps no other from it. Raises ClusterError."""
+        failed: ClusterError | None = None
+        for api_service in api_services:
+            if _bundle(api_service) == bundle:
+                continue
+            try:
+                await self._api.set_ca_bundle(api_service, bundle)
+            except ClusterError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _our_api_services(self) -> list[Object]:
         ours: list[Object] = []

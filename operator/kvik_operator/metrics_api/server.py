@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from kvik_operator.errors import ClusterError
+from kvik_operator.errors import ClusterError, Refused
 from kvik_operator.metrics_api import documents
 from kvik_operator.metrics_api.access import Access
 from kvik_operator.metrics_api.callers import Caller, FrontProxy, Stranger, identify
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 ANY: Final = "*"
 Answer = Callable[[web.Request], Awaitable[Json]]
 Check = Callable[[web.Request], Awaitable[None]]
-"""Raises Refusal for who may not have the answer."""
+"""Raises Stranger or Refusal for who may not have the answer."""
 
 
 class Refusal(Exception):
@@ -69,11 +69,14 @@ class MetricsApi:
             try:
                 await check(request)
                 return web.json_response(await answer(request))
+            except Stranger as stranger:
+                response = _status(stranger.code, stranger.reason, str(stranger))
+                response.force_close()  # so that strangers keep no connection from the front proxy
+                return response
             except Refusal as refusal:
                 return _status(refusal.code, refusal.reason, str(refusal))
             except ClusterError as error:
-                log.warning("a metric could not be answered", extra={"error": str(error)})
-                return _status(503, "ServiceUnavailable", str(error))
+                return _cluster_failed(error)
 
         return handle
 
@@ -82,21 +85,18 @@ class MetricsApi:
         self._caller(request)
 
     async def _reader(self, request: web.Request) -> None:
-        """Raises Refusal for who may not read, ClusterError if nobody says."""
+        """Raises Stranger, Refusal for who may not read, ClusterError if nobody says."""
         caller = self._caller(request)
         if not await self._access.allows(caller, _attributes(request)):
             raise Refusal(403, "Forbidden", f"{caller.user} may not get {request.path}")
 
     def _caller(self, request: web.Request) -> Caller:
+        """Raises Stranger, Refusal."""
         proxy = self._proxy()
         if proxy is None:
             raise Refusal(503, "ServiceUnavailable", "the API server's front proxy is not known yet")
         certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
-        try:
-            return identify(proxy, certificate, request.headers.items())
-        except Stranger as stranger:
-            reason = "Unauthorized" if stranger.code == 401 else "Forbidden"
-            raise Refusal(stranger.code, reason, str(stranger)) from stranger
+        return identify(proxy, certificate, request.headers.items())
 
     # --- discovery ---
 
@@ -159,6 +159,14 @@ def _selector(request: web.Request, parameter: str) -> Selector:
 
 def _no_value(metric: Metric, what: str) -> Refusal:
     return Refusal(404, "NotFound", f"there is no fresh value of {metric.name} for {what}")
+
+
+def _cluster_failed(error: ClusterError) -> web.Response:
+    """The API server is asked with the caller's own words: a request that it cannot read is the caller's."""
+    if isinstance(error, Refused) and error.status == 400:
+        return _status(400, "BadRequest", error.message)
+    log.warning("a metric could not be answered", extra={"error": str(error)})
+    return _status(503, "ServiceUnavailable", str(error))
 
 
 def _status(code: int, reason: str, message: str) -> web.Response:

@@ -60,7 +60,7 @@ class MetricsApiService:
         self._keeper: Keeper | None = None
 
     def not_ready(self) -> tuple[str, ...]:
-        """From any thread, in words: why nothing is served yet; empty: it is."""
+        """From any thread, in words: why nothing is served yet; empty: it is, or waits for a leader that serves it."""
         keeper = self._keeper
         problem = keeper.problem() if keeper is not None else "the metrics API has not started"
         return () if problem is None else (problem,)

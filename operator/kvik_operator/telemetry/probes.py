@@ -2,10 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
 
+from kvik_operator.serving.connection import Bounds
+from kvik_operator.serving.port import Port
 from kvik_operator.telemetry.metrics import CONTENT_TYPE
+
+BOUNDS: Final = Bounds(connections=64)
+"""Kubelets open one for each probe, Prometheus keeps one."""
 
 Problems = Callable[[], tuple[str, ...]]
 """In words what is wrong; empty: nothing."""
@@ -21,13 +27,9 @@ async def serve(host: str, port: int, *, live: Problems, ready: Problems, metric
     app.router.add_get("/live", _probe(live))
     app.router.add_get("/ready", _probe(ready))
     app.router.add_get("/metrics", metrics_page)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
+    async with Port(app, host, port, BOUNDS) as listening:
+        listening.open(None)
         await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
 
 
 def _probe(problems: Problems) -> Callable[[web.Request], "asyncio.Future[web.Response]"]:

@@ -13,7 +13,7 @@ import pytest
 from kvik_operator.autoscale.board import Board
 from kvik_operator.autoscale.types import EngineState, LoadReading
 from kvik_operator.certificates import Pair, make_pair
-from kvik_operator.errors import Unavailable
+from kvik_operator.errors import Refused, Unavailable, Unpresentable
 from kvik_operator.metrics_api.access import Access
 from kvik_operator.metrics_api.callers import FrontProxy
 from kvik_operator.metrics_api.documents import CUSTOM, EXTERNAL
@@ -23,7 +23,7 @@ from kvik_operator.metrics_api.source import Source
 from kvik_operator.names import PoolKey, Reason
 from kvik_operator.reconcile.types import ScalingReport
 from tests.support.client_certificates import client_pair
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 KEY = PoolKey("demo", "chat")
 NAME = "kvik-operator.kvik-system.svc"
@@ -40,7 +40,8 @@ class World:
         self.reviews: list[Mapping[str, Any]] = []
         self.allowed: bool | None = True
         """None: nobody says."""
-        self.labelled: list[str] = []
+        self.labelled: list[str] | None = []
+        """Pools that the API server finds by their labels; None: it calls the selector none."""
         self.board = Board(lambda: self.now)
         self.board.record({"p0": READING, "p1": replace(READING, waiting=1)})
         self.decide(3)
@@ -73,8 +74,8 @@ class World:
         labels = {"kvik.dev/pool": "chat"}
         return [{"metadata": {"uid": f"p{n}", "name": f"chat-{n}", "labels": labels}, "status": {}} for n in range(2)]
 
-    async def present(self) -> None:
-        await self.listener.present(self.certificate, self.proxy.authority)
+    def present(self) -> None:
+        self.listener.present(self.certificate, self.proxy.authority)
 
     def session(self, client: Pair | None, *, keep: bool = False) -> aiohttp.ClientSession:
         """One of the front proxy, or (None) of somebody without a certificate."""
@@ -104,6 +105,8 @@ class World:
 
     async def _pools_matching(self, namespace: str, selector: str) -> Sequence[str]:
         assert (namespace, selector) == ("demo", "team=search")
+        if self.labelled is None:
+            raise Refused("list inferencepools in demo", 400, "BadRequest", "unable to parse requirement")
         return self.labelled
 
     def _utcnow(self) -> datetime:
@@ -114,7 +117,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     async with world.listener:
-        await world.present()
+        world.present()
         yield world
 
 
@@ -191,6 +194,12 @@ async def test_pools_are_chosen_by_their_own_labels(world: World) -> None:
     assert (await world.get(f"{path}?metricLabelSelector=pool%3Dother"))[1]["items"] == []
 
 
+async def test_a_selector_that_the_api_server_cannot_read_is_the_callers(world: World) -> None:
+    world.labelled = None
+    status, said = await world.get(f"{POOL.replace('chat', '*')}/kvik_requests_waiting?labelSelector=team%3Dsearch")
+    assert (status, said["reason"], said["message"]) == (400, "BadRequest", "unable to parse requirement")
+
+
 async def test_an_external_metric_is_of_the_pools_that_its_label_names(world: World) -> None:
     path = f"/apis/{EXTERNAL}/v1beta1/namespaces/demo/kvik_desired_replicas"
     _, found = await world.get(f"{path}?labelSelector=pool%3Dchat")
@@ -265,23 +274,55 @@ async def test_discovery_is_for_every_caller_of_the_front_proxy_and_for_nobody_e
 async def test_a_servers_certificate_proves_no_client(world: World) -> None:
     world.client, authority = make_pair(["front-proxy"], datetime.now(UTC))
     world.proxy = replace(world.proxy, authority=authority, allowed_names=frozenset())
-    await world.present()
+    world.present()
     with pytest.raises((aiohttp.ClientError, OSError)):
         await world.get(f"{POOL}/kvik_requests_waiting")
 
 
 async def test_a_new_certificate_is_presented_and_open_connections_go_on(world: World) -> None:
-    path = f"{POOL}/kvik_requests_waiting"
     async with world.session(world.client, keep=True) as before:
-        async with before.get(path, headers=ALICE, server_hostname=NAME) as answer:
-            await answer.read()
+        assert await status_over(before) == 200
         world.certificate, world.authority = make_pair([NAME], datetime.now(UTC))
-        await world.present()
-        async with before.get(path, headers=ALICE, server_hostname=NAME) as answer:
-            assert answer.status == 200
-            await answer.read()
-    assert (await world.get(path))[0] == 200
-    world.client, authority = client_pair("front-proxy", datetime.now(UTC))
-    world.proxy = replace(world.proxy, authority=authority)
-    await world.present()
-    assert (await world.get(path))[0] == 200
+        world.present()
+        assert await status_over(before) == 200
+        assert world.listener.connections == 1
+    assert (await world.get(f"{POOL}/kvik_requests_waiting"))[0] == 200
+
+
+async def test_an_authority_that_is_believed_no_more_leaves_no_connection_that_it_vouched_for(world: World) -> None:
+    async with world.session(world.client, keep=True) as before:
+        assert await status_over(before) == 200
+        world.client, authority = client_pair("front-proxy", datetime.now(UTC))
+        world.proxy = replace(world.proxy, authority=authority)
+        world.present()
+        await until(lambda: world.listener.connections == 0)
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await status_over(before)
+    assert (await world.get(f"{POOL}/kvik_requests_waiting"))[0] == 200
+
+
+async def test_a_stranger_keeps_no_connection(world: World) -> None:
+    async with world.session(None, keep=True) as stranger:
+        assert await status_over(stranger) == 401
+        await until(lambda: world.listener.connections == 0)
+
+
+@pytest.mark.parametrize("authority", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nÄ", "Ä"])
+async def test_an_authority_that_cannot_be_read_leaves_everything_as_it_was(world: World, authority: str) -> None:
+    with pytest.raises(Unpresentable, match="the front proxy's authority"):
+        world.listener.present(world.certificate, authority)
+    assert (await world.get(f"{POOL}/kvik_requests_waiting"))[0] == 200
+
+
+async def test_a_pair_that_cannot_be_read_leaves_everything_as_it_was(world: World) -> None:
+    other, _ = make_pair([NAME], datetime.now(UTC))
+    for pair in (Pair("x", "y"), Pair(world.certificate.certificate, other.key)):
+        with pytest.raises(Unpresentable, match="the Secret's certificate and key"):
+            world.listener.present(pair, world.proxy.authority)
+    assert (await world.get(f"{POOL}/kvik_requests_waiting"))[0] == 200
+
+
+async def status_over(session: aiohttp.ClientSession) -> int:
+    async with session.get(f"{POOL}/kvik_requests_waiting", headers=ALICE, server_hostname=NAME) as answer:
+        await answer.read()
+        return answer.status
