@@ -1,4 +1,4 @@
-"""python3 -m tests.cluster up | down | env | found | load IMAGE ... | tools | programs
+"""python3 -m tests.cluster up [--nodes N] | down | env | found | load IMAGE ... | tools | programs
 
 Standard output holds only what a shell can evaluate; progress goes to standard error.
 """
@@ -36,7 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="cluster", description="The cluster that CLUSTER names: local, kind, existing."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="start it, or find it running; prints the KUBECONFIG line")
+    up = commands.add_parser("up", help="start it, or find it running; prints the KUBECONFIG line")
+    up.add_argument("--nodes", type=int, help="how many it is to have, 1 or 2 (CLUSTER=local); else as many as now")
     commands.add_parser("env", help="like up, but prints KUBECONFIG, KUBECTL, HELM and IMAGE_PREFIX for a shell")
     commands.add_parser("found", help="like env, but starts nothing: prints nothing where the cluster is not up")
     commands.add_parser("down", help="stop it and remove all its traces")
@@ -50,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> None:
     cluster = target.from_environment()
     match arguments.command:
         case "up":
-            _print_shell(KUBECONFIG=cluster.up().kubeconfig)
+            _print_shell(KUBECONFIG=cluster.up(arguments.nodes).kubeconfig)
         case "env":
             _print_access(cluster.up())
         case "found":

@@ -5,11 +5,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
-from tests.cluster import iptables, node
-from tests.cluster.paths import ClusterFolder
+from tests.cluster import cgroups, iptables, network, node
+from tests.cluster.node import FIRST, SECOND
+from tests.cluster.paths import ClusterFolder, NodeFolder
 from tests.cluster.processes import alive, end_recorded, every_process, read_record
 
 # Consumers before what they consume.
@@ -22,9 +23,7 @@ STOP_ORDER = (
     "kube-apiserver",
     "etcd",
 )
-CGROUPS = Path("/sys/fs/cgroup")
-
-
+NODE_STOP_ORDER = ("kubelet", "kube-proxy", "containerd")
 KUBELETS = frozenset({"kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s"})
 """Programs that are a kubelet, or have one inside."""
 
@@ -35,8 +34,8 @@ def refuse_another_cluster(folder: ClusterFolder) -> None:
     Raises:
         RuntimeError: this machine runs a kubelet that is not the cluster's, or has the iptables chains of one.
     """
-    recorded = read_record(folder.pids / "kubelet")
-    own = None if recorded is None else recorded.pid
+    records = [read_record(folder.pids / member.record("kubelet")) for member in (FIRST, SECOND)]
+    own = {record.pid for record in records if record is not None}
     if (other := another_kubelet(every_process(), own)) is not None:
         raise RuntimeError(f"process {other[0]} is another cluster's kubelet on this machine: {other[1]}")
     if not folder.root.exists() and (chains := iptables.foreign_chains(node.CNI_NETWORK)):
@@ -46,23 +45,29 @@ def refuse_another_cluster(folder: ClusterFolder) -> None:
         )
 
 
-def another_kubelet(processes: Iterable[tuple[int, list[str]]], own: int | None) -> tuple[int, str] | None:
-    """(pid, program) of the first kubelet among (pid, command line) that is not the process `own`. Pure."""
+def another_kubelet(processes: Iterable[tuple[int, list[str]]], own: Set[int]) -> tuple[int, str] | None:
+    """(pid, program) of the first kubelet among (pid, command line) that is none of the processes `own`. Pure."""
     for pid, command in processes:
         # k3s writes its whole command line into the first argument.
         names = {Path(command[0]).name, Path(command[0].split(" ")[0]).name} if command and command[0] else set()
-        if pid != own and names & KUBELETS:
+        if pid not in own and names & KUBELETS:
             return pid, command[0]
     return None
 
 
 def stop_daemons(folder: ClusterFolder) -> None:
     """Nothing of it is kept, so nobody gets long to finish."""
+    stop_second_node(folder)
     for name in STOP_ORDER:
         end_recorded(folder.pids / name, patience=2.0)
 
 
-def kill_containers(folder: ClusterFolder) -> None:
+def stop_second_node(folder: ClusterFolder) -> None:
+    for program in NODE_STOP_ORDER:
+        end_recorded(folder.pids / SECOND.record(program), patience=2.0)
+
+
+def kill_containers(folder: NodeFolder) -> None:
     """Ends every container and its shim. A shim outlives containerd."""
     shims = _shims(folder)
     parents = {pid: parent for pid, _ in every_process() if (parent := _parent(pid)) is not None}
@@ -74,8 +79,8 @@ def kill_containers(folder: ClusterFolder) -> None:
         time.sleep(0.05)
 
 
-def _shims(folder: ClusterFolder) -> list[int]:
-    """Found by the socket of the containerd that they report to, which only the cluster's has."""
+def _shims(folder: NodeFolder) -> list[int]:
+    """Found by the socket of the containerd that they report to, which only this node has."""
     return [
         pid
         for pid, command in every_process()
@@ -109,8 +114,8 @@ def _kill(pid: int) -> None:
         return
 
 
-def unmount(folder: ClusterFolder, mounts: Path = Path("/proc/self/mounts")) -> None:
-    for target in mounts_below(folder.root, mounts.read_text()):
+def unmount(root: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
+    for target in mounts_below(root, mounts.read_text()):
         if subprocess.run(["umount", target], capture_output=True, check=False).returncode != 0:
             subprocess.run(["umount", "--lazy", target], capture_output=True, check=False)
 
@@ -121,26 +126,6 @@ def mounts_below(root: Path, mounts: str) -> list[str]:
     return sorted((target for target in targets if Path(target).is_relative_to(root)), key=len, reverse=True)
 
 
-def remove_interfaces() -> None:
-    for interface in _interfaces():
-        subprocess.run(["ip", "link", "delete", interface], capture_output=True, check=False)
-
-
-def _interfaces() -> list[str]:
-    return [name for name in (node.POD_BRIDGE, node.INTERFACE) if Path("/sys/class/net", name).exists()]
-
-
-def remove_cgroups() -> None:
-    """The kubelet's empty groups, in every hierarchy of cgroup v1 or in the one of v2."""
-    for top in (*CGROUPS.glob("kubepods"), *CGROUPS.glob("*/kubepods")):
-        groups = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
-        for group in groups:
-            try:
-                group.rmdir()
-            except OSError:
-                break  # still in use: not ours to force
-
-
 def remove_cni_results(results: Path = Path("/var/lib/cni/results")) -> None:
     """The CNI library's notes on each of the cluster's pods, its loopback interface included."""
     for result in results.glob(f"{node.CNI_NETWORK}-*"):
@@ -149,17 +134,28 @@ def remove_cni_results(results: Path = Path("/var/lib/cni/results")) -> None:
         result.unlink()
 
 
+def remove_second_node(folder: ClusterFolder) -> None:
+    """All that a second node, whose daemons have ended, has on this machine, and nothing of the first."""
+    second = folder.second
+    kill_containers(second)
+    unmount(second.root)
+    network.disconnect(SECOND.place)
+    cgroups.remove(SECOND.cgroup)
+    shutil.rmtree(second.root, ignore_errors=True)
+
+
 def remove_traces(folder: ClusterFolder) -> None:
     """All of it, for a cluster whose daemons have ended.
 
     Raises:
         RuntimeError: something is still there; says what.
     """
-    kill_containers(folder)
-    unmount(folder)
-    remove_interfaces()
+    remove_second_node(folder)
+    kill_containers(folder.first)
+    unmount(folder.root)
+    network.remove(SECOND.place)
     iptables.remove(node.CNI_NETWORK)
-    remove_cgroups()
+    cgroups.remove(FIRST.cgroup)
     remove_cni_results()
     shutil.rmtree(folder.root, ignore_errors=True)
     if left := traces(folder):
@@ -168,12 +164,14 @@ def remove_traces(folder: ClusterFolder) -> None:
 
 def traces(folder: ClusterFolder) -> list[str]:
     """What the cluster has on this machine now, in words. Of its daemons only those with a record are seen."""
-    recorded = {name: read_record(folder.pids / name) for name in STOP_ORDER}
+    names = [*STOP_ORDER, *(SECOND.record(program) for program in NODE_STOP_ORDER)]
+    recorded = {name: read_record(folder.pids / name) for name in names}
+    shims = [pid for node_folder in (folder.first, folder.second) for pid in _shims(node_folder)]
     return [
         *(f"process {who.pid} ({name})" for name, who in recorded.items() if who is not None and alive(who)),
-        *(f"process {pid} (a container's shim)" for pid in _shims(folder)),
+        *(f"process {pid} (a container's shim)" for pid in shims),
         *(f"mount {target}" for target in mounts_below(folder.root, Path("/proc/self/mounts").read_text())),
-        *(f"interface {name}" for name in _interfaces()),
+        *network.traces(SECOND.place),
         *(f"chains in {command}" for command in iptables.with_traces(node.CNI_NETWORK)),
         *([f"files in {folder.root}"] if folder.root.exists() else []),
     ]

@@ -3,8 +3,8 @@ CLUSTER_TOOL := $(if $(wildcard $(PYTHON)),$(PYTHON),python3) -m tests.cluster
 
 ##@ Cluster
 .PHONY: cluster-up cluster-down
-cluster-up: ## Start the cluster, or find it running; prints its KUBECONFIG
-	@$(CLUSTER_TOOL) up
+cluster-up: ## Start the cluster, or find it running; prints its KUBECONFIG. NODES=2: with a second node
+	@$(CLUSTER_TOOL) up $(if $(NODES),--nodes $(NODES))
 
 cluster-down: ## Stop it and remove all its traces (builds and images stay cached)
 	@$(CLUSTER_TOOL) down

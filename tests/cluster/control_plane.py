@@ -20,6 +20,7 @@ from tests.cluster.processes import PATIENCE, Daemon, wait_until
 POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
+PORTS = "ports.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ def ports(address: str) -> Ports:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """Where one control plane lives and listens. `node` names the kubelet's certificate; None without a kubelet."""
+    """Where one control plane lives and listens, and whether there are kubelets."""
 
     folder: Path
     programs: Programs
     address: str
     ports: Ports
-    node: str | None
+    kubelets: bool
     dies_with_parent: bool
 
     @property
@@ -66,7 +67,7 @@ class ControlPlane:
         for name in ("log", "pid"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         addresses = list(dict.fromkeys(["127.0.0.1", API_SERVICE_ADDRESS, self.address]))
-        pki.write_pki(self.pki, addresses, self.node)
+        pki.write_pki(self.pki, addresses)
         kubeconfig.write_kubeconfig(self.kubeconfig, self.url, self.pki, "admin")
 
     def daemon(self, program: str, *flags: str) -> Daemon:
@@ -114,7 +115,7 @@ class ControlPlane:
             f"--kubelet-client-key={self.pki / 'admin.key'}",
         ]
         # Without kubelets, what an APIService leads to is a process beside us, by the name of a Service.
-        routing = "false" if self.node is None else "true"
+        routing = "true" if self.kubelets else "false"
         aggregation = [
             f"--enable-aggregator-routing={routing}",
             f"--requestheader-client-ca-file={self.pki / 'ca.crt'}",
@@ -208,4 +209,9 @@ class ControlPlane:
     def remember(self) -> None:
         """Writes what a later run needs to find this control plane again."""
         ports = {name: getattr(self.ports, name) for name in self.ports.__slots__}
-        (self.folder / "ports.json").write_text(json.dumps(ports) + "\n")
+        (self.folder / PORTS).write_text(json.dumps(ports) + "\n")
+
+
+def remembered_ports(folder: Path) -> Ports:
+    """Of the control plane that was started in this folder. Raises FileNotFoundError: none was."""
+    return Ports(**json.loads((folder / PORTS).read_text()))

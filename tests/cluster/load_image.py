@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.paths import ClusterFolder
+from tests.cluster.paths import NodeFolder
 
 _PROTECTED = "containerd.io/gc.root"
 
@@ -66,6 +66,15 @@ def read_image(store: Path, name: str) -> StoredImage:
     return StoredImage(name, manifest, config, layers)
 
 
+def has_image(name: str) -> bool:
+    """Whether buildah's store has an image of this full name."""
+    try:
+        read_image(_store(), name)
+    except LookupError:
+        return False
+    return True
+
+
 def _layer_ids(store: Path, top: str) -> list[str]:
     """The storage ids from the base to `top`."""
     records = {layer["id"]: layer for layer in json.loads((store / "overlay-layers/layers.json").read_text())}
@@ -107,9 +116,9 @@ def archive(image: StoredImage) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Loads images into the containerd of `cluster`."""
+    """Loads images into the containerd of `node`."""
 
-    cluster: ClusterFolder
+    node: NodeFolder
 
     def load(self, name: str) -> None:
         """Loads one image by its full name; nothing is copied that is there already.
@@ -124,6 +133,10 @@ class Loader:
         for chain in made:
             self._ctr("snapshots", "label", chain, f"{_PROTECTED}=")
         print(f"cluster: loaded {name} ({len(made)} new of {len(image.layers)} layers)", flush=True, file=sys.stderr)
+
+    def names(self) -> list[str]:
+        """Of the images that the node has."""
+        return self._ctr("images", "list", "--quiet").split()
 
     def _make_snapshot(self, chain: str, parent: str | None, files: Path) -> bool:
         """False if containerd has it already."""
@@ -168,7 +181,7 @@ class Loader:
         return done.stdout.decode()
 
     def _try_ctr(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = ["ctr", "--address", str(self.cluster.containerd_socket), "--namespace", "k8s.io", *arguments]
+        command = ["ctr", "--address", str(self.node.containerd_socket), "--namespace", "k8s.io", *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, check=False)
 
 

@@ -1,4 +1,4 @@
-"""The one node: its address, containerd, the kubelet and kube-proxy, with their configuration files.
+"""One node: its name and place, its containerd, kubelet and kube-proxy, with their configuration files.
 
 Traps that the settings answer: CAP_SYS_RESOURCE may be missing (`restrict_oom_score_adj`); a runc without seccomp may
 come first in PATH (`BinaryName`); cgroup v1 and swap are allowed; containerd takes the alphabetically first network of
@@ -7,19 +7,15 @@ come first in PATH (`BinaryName`); cgroup v1 and swap are allowed; containerd ta
 
 import json
 import shutil
-import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.cluster import cgroups, kubeconfig, network, pki
 from tests.cluster.control_plane import POD_NETWORK, ControlPlane
-from tests.cluster.paths import ClusterFolder
+from tests.cluster.network import Place
+from tests.cluster.paths import NodeFolder
 from tests.cluster.processes import Daemon
 
-NAME = "kvik-local"
-ADDRESS = "172.31.99.1"
-INTERFACE = "kvik0"  # carries ADDRESS; a bridge, because a kernel may lack the `dummy` link type
-POD_BRIDGE = "kvik-pods"
-POD_RANGE = "10.244.0.0/24"
 CNI_NETWORK = "kvik-local"
 CNI_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 DNS_ADDRESS = "10.96.0.10"
@@ -27,23 +23,47 @@ PAUSE_IMAGE = "localhost/kvik/pause:1"
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Who a node is. `suffix` tells the records and certificates of its programs from those of the other node."""
+
+    name: str
+    suffix: str
+    place: Place
+    cgroup: str
+    """The kubelet keeps its pods below, and takes away whatever else it finds there."""
+
+    def record(self, program: str) -> str:
+        return program + self.suffix
+
+
+FIRST = Member("kvik-local", "", Place("172.31.99.1", "10.244.0.0/24", namespace=None), cgroup="/")
+SECOND = Member(
+    "kvik-local-2", "-2", Place("172.31.99.2", "10.244.1.0/24", namespace="kvik-second"), cgroup="/kvik-second"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """Writes the node's files and names its daemons; `plane` is the control plane that it joins."""
 
-    folder: ClusterFolder
+    member: Member
+    folder: NodeFolder
     plane: ControlPlane
 
     def prepare(self) -> None:
-        """Interface and configuration files, before any of the daemons starts."""
-        if subprocess.run(["ip", "link", "show", INTERFACE], capture_output=True, check=False).returncode != 0:
-            _ip("link", "add", INTERFACE, "type", "bridge")
-        _ip("address", "replace", f"{ADDRESS}/32", "dev", INTERFACE)
-        _ip("link", "set", INTERFACE, "up")
-        _enable_forwarding()
+        """Certificate and configuration files, before any of the daemons starts. Its network is there."""
+        place, pair = self.member.place, self.member.record("kubelet")
+        pki.write_kubelet_pair(self.plane.pki, pair, self.member.name, place.address)
+        cgroups.make(self.member.cgroup)
         self.folder.cni.mkdir(parents=True, exist_ok=True)
         (self.folder.cni / "10-kvik.conflist").write_text(json.dumps(self._cni()))
         self._containerd_config.write_text(self._containerd())
         self._kubelet_config.write_text(json.dumps(self._kubelet()))
+        kubeconfig.write_kubeconfig(self._kubeconfig, self.plane.url, self.plane.pki, pair)
+
+    @property
+    def _kubeconfig(self) -> Path:
+        return self.folder.root / "kubelet.conf"
 
     @property
     def _containerd_config(self) -> Path:
@@ -56,11 +76,17 @@ class Node:
     def _cni(self) -> dict[str, object]:
         addresses = {
             "type": "host-local",
-            "ranges": [[{"subnet": POD_RANGE}]],
+            "ranges": [[{"subnet": self.member.place.pod_range}]],
             "routes": [{"dst": "0.0.0.0/0"}],
             "dataDir": str(self.folder.root / "cni-addresses"),
         }
-        bridge = {"type": "bridge", "bridge": POD_BRIDGE, "isGateway": True, "ipMasq": True, "hairpinMode": True}
+        bridge = {
+            "type": "bridge",
+            "bridge": network.POD_BRIDGE,
+            "isGateway": True,
+            "ipMasq": True,
+            "hairpinMode": True,
+        }
         return {"cniVersion": "1.0.0", "name": CNI_NETWORK, "plugins": [bridge | {"ipam": addresses}]}
 
     def _containerd(self) -> str:
@@ -87,27 +113,28 @@ state = "{self.folder.containerd_root}/state"
 """
 
     def _kubelet(self) -> dict[str, object]:
-        pki = self.folder.pki
+        own, pair = self.plane.pki, self.member.record("kubelet")
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": ADDRESS,
+            "address": self.member.place.address,
             "healthzBindAddress": "127.0.0.1",
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
-                "x509": {"clientCAFile": str(pki / "ca.crt")},
+                "x509": {"clientCAFile": str(own / "ca.crt")},
             },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.member.cgroup,
             "failCgroupV1": False,
             "failSwapOn": False,
             "clusterDNS": [DNS_ADDRESS],
             "clusterDomain": "cluster.local",
             "resolvConf": str(self._resolv_conf()),
             "containerRuntimeEndpoint": f"unix://{self.folder.containerd_socket}",
-            "tlsCertFile": str(pki / "kubelet.crt"),
-            "tlsPrivateKeyFile": str(pki / "kubelet.key"),
+            "tlsCertFile": str(own / f"{pair}.crt"),
+            "tlsPrivateKeyFile": str(own / f"{pair}.key"),
             "podLogsDir": str(self.folder.root / "pod-logs"),
             "imageMinimumGCAge": "24h",
             "imageGCHighThresholdPercent": 100,
@@ -122,39 +149,44 @@ state = "{self.folder.containerd_root}/state"
         return target
 
     def containerd(self) -> Daemon:
-        return self.plane.daemon("containerd", "--config", str(self._containerd_config))
+        return self._daemon("containerd", "--config", str(self._containerd_config))
 
     def kubelet(self) -> Daemon:
-        return self.plane.daemon(
+        return self._daemon(
             "kubelet",
             f"--config={self._kubelet_config}",
-            f"--kubeconfig={self.folder.root / 'kubelet.conf'}",
-            f"--hostname-override={NAME}",
-            f"--node-ip={ADDRESS}",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--hostname-override={self.member.name}",
+            f"--node-ip={self.member.place.address}",
             f"--root-dir={self.folder.kubelet}",
         )
 
     def proxy(self) -> Daemon:
-        return self.plane.daemon(
+        return self._daemon(
             "kube-proxy",
-            f"--kubeconfig={self.folder.kubeconfig}",
+            f"--kubeconfig={self.plane.kubeconfig}",
             f"--cluster-cidr={POD_NETWORK}",
             "--proxy-mode=iptables",
-            f"--hostname-override={NAME}",
+            f"--hostname-override={self.member.name}",
             "--healthz-bind-address=127.0.0.1:10256",
+            *(_CONNTRACK_AS_IT_IS if self.member.place.namespace else ()),
+        )
+
+    def _daemon(self, program: str, *flags: str) -> Daemon:
+        daemon, name = self.plane.daemon(program, *flags), self.member.record(program)
+        command = self.member.place.inside(*daemon.command)
+        return replace(
+            daemon,
+            name=name,
+            command=command,
+            record=daemon.record.with_name(name),
+            log=daemon.log.with_name(f"{name}.log"),
         )
 
 
-def _enable_forwarding() -> None:
-    """Pods reach Services on their own bridge only if bridged packets pass iptables."""
-    subprocess.run(["modprobe", "br_netfilter"], capture_output=True, check=False)  # often built in, then it fails
-    for setting in ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables"):
-        path = Path("/proc/sys") / setting
-        if path.exists() and path.read_text().strip() != "1":
-            path.write_text("1")
-
-
-def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+_CONNTRACK_AS_IT_IS = (
+    "--conntrack-max-per-core=0",
+    "--conntrack-tcp-timeout-established=0s",
+    "--conntrack-tcp-timeout-close-wait=0s",
+)
+"""Only this machine's own network may set these."""

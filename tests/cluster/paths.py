@@ -34,6 +34,29 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFolder:
+    """The files of one node's containerd and kubelet."""
+
+    root: Path
+
+    @property
+    def containerd_root(self) -> Path:
+        return self.root / "containerd"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.root / "containerd.sock"
+
+    @property
+    def cni(self) -> Path:
+        return self.root / "cni"
+
+    @property
+    def kubelet(self) -> Path:
+        return self.root / "kubelet"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFolder:
     """The state of the one local cluster of this machine."""
 
@@ -56,20 +79,14 @@ class ClusterFolder:
         return self.root / "pid"
 
     @property
-    def containerd_root(self) -> Path:
-        return self.root / "containerd"
+    def first(self) -> NodeFolder:
+        """The first node's files lie among those of the cluster."""
+        return NodeFolder(self.root)
 
     @property
-    def containerd_socket(self) -> Path:
-        return self.root / "containerd.sock"
-
-    @property
-    def cni(self) -> Path:
-        return self.root / "cni"
-
-    @property
-    def kubelet(self) -> Path:
-        return self.root / "kubelet"
+    def second(self) -> NodeFolder:
+        """Of a node that need not be there."""
+        return NodeFolder(self.root / "second")
 
 
 def local_cluster() -> ClusterFolder:

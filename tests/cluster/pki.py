@@ -16,9 +16,8 @@ x509_extensions = extensions
 """
 
 
-def write_pki(folder: Path, addresses: Sequence[str], node: str | None = None) -> None:
-    """Fills `folder` with ca, apiserver, admin, front-proxy and sa (the service accounts' signing key), and with the
-    pair `kubelet` for the node of this name whose address is the last of `addresses` (the API server's own)."""
+def write_pki(folder: Path, addresses: Sequence[str]) -> None:
+    """Fills `folder` with ca, apiserver, admin, front-proxy and sa (the service accounts' signing key)."""
     if (folder / "complete").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -27,12 +26,16 @@ def write_pki(folder: Path, addresses: Sequence[str], node: str | None = None) -
     _pair(folder, "apiserver", "CN = kube-apiserver", "serverAuth", names)
     _pair(folder, "admin", "O = system:masters\nCN = admin", "clientAuth")
     _pair(folder, "front-proxy", "CN = front-proxy", "clientAuth")
-    if node is not None:
-        identity = f"O = system:nodes\nCN = system:node:{node}"
-        _pair(folder, "kubelet", identity, "serverAuth, clientAuth", [f"DNS:{node}", f"IP:{addresses[-1]}"])
     _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(folder / "sa.key"))
     _openssl("pkey", "-in", str(folder / "sa.key"), "-pubout", "-out", str(folder / "sa.pub"))
     (folder / "complete").touch()
+
+
+def write_kubelet_pair(folder: Path, name: str, node: str, address: str) -> None:
+    """The pair `name` for the kubelet of this node, as a client and as a server; `folder` has an authority."""
+    if not (folder / f"{name}.crt").exists():
+        identity = f"O = system:nodes\nCN = system:node:{node}"
+        _pair(folder, name, identity, "serverAuth, clientAuth", [f"DNS:{node}", f"IP:{address}"])
 
 
 def _authority(folder: Path) -> None:

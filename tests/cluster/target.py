@@ -11,7 +11,7 @@ from typing import Protocol
 
 from images import builder
 from images.catalog import LOCAL_PREFIX
-from tests.cluster import accelerators, build
+from tests.cluster import accelerators, build, second_node
 from tests.cluster.down import down as down_local
 from tests.cluster.golang import go
 from tests.cluster.load_image import Loader
@@ -37,8 +37,14 @@ class Access:
 class Target(Protocol):
     """A cluster that can be brought up, given images and taken down."""
 
-    def up(self) -> Access:
-        """Idempotent. Returns once the cluster can run pods."""
+    def up(self, nodes: int | None = None) -> Access:
+        """Idempotent. Returns once the cluster can run pods.
+
+        With `nodes` it has so many afterwards; without, as many as before, or one.
+
+        Raises:
+            RuntimeError: also where the number of nodes is not ours to choose.
+        """
 
     def access(self) -> Access | None:
         """How to use it as it is; None: it is not up."""
@@ -53,15 +59,22 @@ class Target(Protocol):
 class LocalTarget:
     folder: ClusterFolder
 
-    def up(self) -> Access:
+    def up(self, nodes: int | None = None) -> Access:
         up_local(self.folder)
+        if nodes == 1:
+            second_node.remove(self.folder, build.programs())
+        elif nodes == 2:
+            second_node.add(self.folder, build.programs())
+        elif nodes is not None:
+            raise RuntimeError(f"the local cluster has one node or two, not {nodes}")
         return _access(self.folder.kubeconfig, LOCAL_PREFIX)
 
     def access(self) -> Access | None:
         return _access(self.folder.kubeconfig, LOCAL_PREFIX) if running(self.folder) else None
 
     def load(self, image: str) -> None:
-        Loader(self.folder).load(image)
+        for node in (self.folder.first, *([self.folder.second] if second_node.running(self.folder) else [])):
+            Loader(node).load(image)
 
     def down(self) -> None:
         down_local(self.folder)
@@ -73,7 +86,8 @@ class KindTarget:
 
     folder: Path
 
-    def up(self) -> Access:
+    def up(self, nodes: int | None = None) -> Access:
+        _refuse_number_of_nodes(nodes)
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._exists():
             self._run("create", "cluster", "--config", str(KIND_CONFIG), "--wait", "120s", *self._kubeconfig())
@@ -130,7 +144,8 @@ class ExistingTarget:
     kubeconfig: Path
     image_prefix: str
 
-    def up(self) -> Access:
+    def up(self, nodes: int | None = None) -> Access:
+        _refuse_number_of_nodes(nodes)
         return _access(self.kubeconfig, self.image_prefix)
 
     def access(self) -> Access | None:
@@ -172,6 +187,11 @@ def from_environment() -> Target:
     if ignored and not isinstance(target, ExistingTarget) and not Path(ignored).is_relative_to(cache_root()):
         print("cluster: KUBECONFIG is ignored; set CLUSTER=existing to use that cluster", file=sys.stderr, flush=True)
     return target
+
+
+def _refuse_number_of_nodes(nodes: int | None) -> None:
+    if nodes is not None:
+        raise RuntimeError("only CLUSTER=local takes a number of nodes")
 
 
 def _access(kubeconfig: Path, image_prefix: str) -> Access:

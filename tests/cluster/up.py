@@ -1,6 +1,5 @@
 """Brings the local cluster up: idempotent, and a crash before is cleaned away first."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,9 +7,9 @@ import time
 
 from images import builder, debian
 from images.build import build as build_image
-from tests.cluster import accelerators, build, cleanup, dns, kubeconfig, node
+from tests.cluster import accelerators, build, cleanup, dns, network, node
 from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane, ports
-from tests.cluster.load_image import Loader
+from tests.cluster.join import join, wait_until_ready
 from tests.cluster.paths import MANIFESTS, ClusterFolder, Programs
 from tests.cluster.processes import PATIENCE, alive, read_record, wait_until
 from tests.cluster.system_images import system_images
@@ -26,6 +25,7 @@ NEEDED = {
     "modprobe": "kmod",
     "mount": "mount",
     "unshare": "util-linux",
+    "nsenter": "util-linux",
     "openssl": "openssl",
     "buildah": "buildah",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -69,41 +69,24 @@ def _start(folder: ClusterFolder, programs: Programs) -> None:
     plane = ControlPlane(
         folder=folder.root,
         programs=programs,
-        address=node.ADDRESS,
+        address=node.FIRST.place.address,
         ports=ports("127.0.0.1"),
-        node=node.NAME,
+        kubelets=True,
         dies_with_parent=False,
     )
-    local = node.Node(folder, plane)
     plane.prepare()
-    local.prepare()
-    containerd = local.containerd()
+    plane.remember()
+    network.prepare_machine(node.FIRST.place)
+    first = node.Node(node.FIRST, folder.first, plane)
+    first.prepare()
+    containerd = first.containerd()
     containerd.start()
     daemons = [*plane.start(scheduler=True), containerd]
-    wait_until("containerd to answer", lambda: _containerd_answers(folder), PATIENCE, [containerd])
-    for image in system_images(programs):
-        Loader(folder).load(image.name)
-    kubeconfig.write_kubeconfig(folder.root / "kubelet.conf", plane.url, folder.pki, "kubelet")
-    for daemon in (local.kubelet(), local.proxy()):
-        daemon.start()
-        daemons.append(daemon)
+    daemons += join(first, [image.name for image in system_images(programs)], daemons)
     _install_dns(folder, programs)
-    wait_until("the node to be Ready", lambda: _node_is_ready(plane), PATIENCE, daemons)
-    accelerators.advertise(programs.kubectl, folder.kubeconfig, node.NAME)
+    wait_until_ready(first, daemons)
+    accelerators.advertise(programs.kubectl, folder.kubeconfig, node.FIRST.name)
     wait_until("cluster DNS to answer", dns_answers, PATIENCE, daemons)
-
-
-def _containerd_answers(folder: ClusterFolder) -> bool:
-    command = ["ctr", "--address", str(folder.containerd_socket), "version"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _node_is_ready(plane: ControlPlane) -> bool:
-    body = plane.get(f"/api/v1/nodes/{node.NAME}")
-    if body is None:
-        return False
-    conditions = json.loads(body)["status"].get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _install_dns(folder: ClusterFolder, programs: Programs) -> None:

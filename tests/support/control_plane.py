@@ -85,7 +85,7 @@ def control_plane(folder: Path, scheduler: bool = False) -> Iterator[RunningCont
         programs=build.programs(),
         address=LOOPBACK,
         ports=programs_of.ports(LOOPBACK),
-        node=None,
+        kubelets=False,
         dies_with_parent=True,
     )
     daemons = [plane.etcd(), plane.apiserver(), plane.controller_manager()]

@@ -53,11 +53,13 @@ def test_network_notes_of_other_clusters_stay(tmp_path: Path):
 )
 def test_a_kubelet_is_seen_by_whatever_name_it_runs(command: list[str]):
     """k3s and MicroK8s run the kubelet inside themselves; their iptables chains would be flushed with ours."""
-    assert another_kubelet([(1, []), (2, [""]), (3, ["/usr/bin/vi", "k3s"]), (4, command)], own=5) == (4, command[0])
+    assert another_kubelet([(1, []), (2, [""]), (3, ["/usr/bin/vi", "k3s"]), (4, command)], own={5}) == (4, command[0])
 
 
-def test_the_clusters_own_kubelet_is_none_of_others():
-    assert another_kubelet([(4, ["/cache/kvik/bin/kubelet"])], own=4) is None
+def test_the_clusters_own_kubelets_are_none_of_others():
+    kubelets = [(pid, ["/cache/kvik/bin/kubelet"]) for pid in (4, 5)]
+    assert another_kubelet(kubelets, own={4, 5}) is None
+    assert another_kubelet(kubelets, own={4}) == (5, "/cache/kvik/bin/kubelet")
 
 
 def test_chains_without_a_folder_of_ours_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -28,3 +28,9 @@ def test_an_existing_cluster_needs_its_kubeconfig_and_where_it_pulls_from():
 def test_an_unknown_choice_is_refused_by_name():
     with pytest.raises(RuntimeError, match="CLUSTER=minikube"):
         choose({"CLUSTER": "minikube"}, docker_answers=False)
+
+
+def test_a_number_of_nodes_is_refused_where_it_is_not_ours_to_choose():
+    target = choose({"CLUSTER": "existing", "KUBECONFIG": "/k", "IMAGE_PREFIX": "r.example/"}, docker_answers=False)
+    with pytest.raises(RuntimeError, match="only CLUSTER=local"):
+        target.up(nodes=2)
