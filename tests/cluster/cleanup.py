@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from tests.cluster import cgroups, iptables, network, node
+from tests.cluster import cgroups, iptables, network, node, sockets
 from tests.cluster.node import FIRST, SECOND
 from tests.cluster.paths import ClusterFolder, NodeFolder
 from tests.cluster.processes import alive, end_recorded, every_process, read_record
@@ -138,6 +138,7 @@ def remove_second_node(folder: ClusterFolder) -> None:
     """All that a second node, whose daemons have ended, has on this machine, and nothing of the first."""
     second = folder.second
     kill_containers(second)
+    sockets.remove_of_shims(second)
     unmount(second.root)
     network.disconnect(SECOND.place)
     cgroups.remove(SECOND.cgroup)
@@ -152,6 +153,8 @@ def remove_traces(folder: ClusterFolder) -> None:
     """
     remove_second_node(folder)
     kill_containers(folder.first)
+    sockets.remove_of_shims(folder.first)
+    sockets.remove_of_device_plugins(folder.first)
     unmount(folder.root)
     network.remove(SECOND.place)
     iptables.remove(node.CNI_NETWORK)
