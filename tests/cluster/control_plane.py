@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.cluster import kubeconfig, pki
 from tests.cluster.free_ports import free_ports
-from tests.cluster.paths import Programs
+from tests.cluster.paths import AUDIT_LOG, MANIFESTS, Programs
 from tests.cluster.processes import PATIENCE, Daemon, wait_until
 
 POD_NETWORK = "10.244.0.0/16"
@@ -128,6 +128,14 @@ class ControlPlane:
         ]
         # A loopback address is refused as an endpoint of the Service `kubernetes`, and only pods would use that.
         endpoints = ["--endpoint-reconciler-type=none"] if self.address.startswith("127.") else []
+        # What workloads ask of the API, for tests that look whether a right is used, or one is overstepped.
+        audit = [
+            f"--audit-policy-file={MANIFESTS / 'audit-policy.yaml'}",
+            f"--audit-log-path={self.folder / 'log' / AUDIT_LOG}",
+            "--audit-log-mode=blocking",
+            "--audit-log-maxsize=100",
+            "--audit-log-maxbackup=1",
+        ]
         return self.daemon(
             "kube-apiserver",
             f"--etcd-servers=http://{self.address}:{self.ports.etcd}",
@@ -142,6 +150,7 @@ class ControlPlane:
             *kubelet,
             *aggregation,
             *endpoints,
+            *(audit if self.kubelets else []),
         )
 
     def controller_manager(self) -> Daemon:

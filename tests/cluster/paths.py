@@ -6,6 +6,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GO_SOURCES = Path(__file__).resolve().parent / "go"
+AUDIT_LOG = "audit.log"
 MANIFESTS = Path(__file__).resolve().parent / "manifests"
 
 
@@ -73,6 +74,11 @@ class ClusterFolder:
     @property
     def logs(self) -> Path:
         return self.root / "log"
+
+    @property
+    def audit_log(self) -> Path:
+        """Each request of a pod to the API server, one JSON object a line."""
+        return self.logs / AUDIT_LOG
 
     @property
     def pids(self) -> Path:
