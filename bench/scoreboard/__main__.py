@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import kept_lines
 from bench.machine import machine_now
-from bench.scoreboard import deletion, posture, real_engine, reasons, under_traffic
+from bench.scoreboard import deletion, nodes, posture, real_engine, reasons, under_traffic
 from bench.scoreboard.installation import ROOT, Installation
 from bench.scoreboard.page import PAGE, RESULTS, page
 from bench.scoreboard.row import Outcome, Row, line
@@ -22,6 +22,7 @@ from images import catalog
 ROWS: tuple[Row, ...] = (
     *under_traffic.ROWS,
     *real_engine.ROWS,
+    *nodes.ROWS,
     *reasons.ROWS,
     *deletion.ROWS,
     *posture.ROWS,

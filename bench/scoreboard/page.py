@@ -9,25 +9,25 @@ RESULTS = ROOT / "bench/results/scoreboard.jsonl"
 PAGE = ROOT / "docs/reliability.md"
 
 ABOUT = """
-What Kvik promises of changes, tried on a real Kubernetes of one node on one machine. `make scoreboard` writes a line
-for each row into `bench/results/scoreboard.jsonl`, and this page from them; `python -m bench.scoreboard --only 7a`
-tries one.
+What Kvik promises of changes, tried on a real Kubernetes of one node on one machine, and of two nodes on it where a row
+says so. `make scoreboard` writes a line for each row into `bench/results/scoreboard.jsonl`, and this page from them;
+`python -m bench.scoreboard --only 7a` tries one.
 A row that fails is shown as failed, with the reason; what is not shown has no result yet.
 """
 HOW = """
 Requests come from pods of the same cluster, through the pool's Service: each client keeps its connection, streams one
 answer after the other and never tries again. A request has failed unless its stream ends with a `finish_reason` and
-`[DONE]`. In rows 7 and 20, four clients besides stream for six seconds each, so that some streams are open on every pod
-at any moment, also when it gets its SIGTERM. Engines are stand-ins that follow the same contract
-([contract.md](contract.md)) and take little of the machine. A load above the number of CPUs means that other work was
-done on the machine: a row that fails there may hold elsewhere, and one that holds did so in spite of it.
+`[DONE]`. Engines are stand-ins that follow the same contract ([contract.md](contract.md)) and take little of the
+machine, but for the rows that name the real one. With stand-ins, four clients of rows 7 and 20 stream for six seconds
+each besides, so that some streams are open on every pod at any moment, also when it gets its SIGTERM. A load above the
+number of CPUs means that other work was done on the machine: a row that fails there may hold elsewhere, and one that
+holds did so in spite of it.
 """
 NOT_MEASURED = """
 ## Not measured
 
-- `kubectl drain` of a node and the loss of one: the local cluster has one node. An eviction is what a drain does with
-  each pod.
-- The real engine and GPUs.
+- Nodes on machines of their own: the second one is a kubelet and a containerd with a network of their own.
+- GPUs, and the real engine but for the rows that name it.
 - Rows of the scoreboard that have no line above: `python -m bench.scoreboard --help` lists all.
 - Ingress controllers and load balancers between client and Service.
 - Upgrades from published versions: there is none yet. Rows 20 upgrade to copies of this version.

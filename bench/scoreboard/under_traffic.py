@@ -57,9 +57,9 @@ class Seen:
         }
 
 
-def seen_during(installation: Installation, change: Change) -> Seen:
-    """Traffic before, during and after a change that returns once it is over."""
-    where = (installation.pools, POOL)
+def seen_during(installation: Installation, change: Change, pool: str = POOL) -> Seen:
+    """Traffic to the pool before, during and after a change that returns once it is over."""
+    where = (installation.pools, pool)
     with (
         installation.traffic(*where, "long", clients=LONG_CLIENTS, max_tokens=LONG_TOKENS) as long,
         installation.traffic(*where, "short", clients=SHORT_CLIENTS, max_tokens=SHORT_TOKENS) as short,
