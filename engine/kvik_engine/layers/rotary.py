@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
 from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from kvik_engine.layers.tensors import TensorSource
 
@@ -18,21 +19,24 @@ class RotaryTables:
 
     cos: Tensor
     sin: Tensor
+    elementwise: Elementwise
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate pairs (i, i + head_dim / 2) of each head in fp32: [tokens, heads, head_dim] -> the same."""
-        first, second = x.chunk(2, dim=-1)
-        rotated = torch.cat((first * self.cos - second * self.sin, second * self.cos + first * self.sin), dim=-1)
-        return rotated.to(x.dtype)
+        """Rotate pairs (i, i + head_dim / 2) of each head in fp32: [tokens, heads, head_dim] -> the same, maybe in the
+        memory of x."""
+        return self.elementwise.rotate(x, self.cos, self.sin)
 
 
 class Rotary:
     """Frequencies of a model; angles are computed in fp32 for the step's positions only, so no table grows with the
     context."""
 
-    def __init__(self, inverse_frequencies: Tensor, magnitude: float = 1.0) -> None:
+    def __init__(
+        self, inverse_frequencies: Tensor, magnitude: float = 1.0, elementwise: Elementwise | None = None
+    ) -> None:
         self._inverse_frequencies = inverse_frequencies
         self._magnitude = magnitude
+        self._elementwise = elementwise or TorchElementwise()
 
     @classmethod
     def take(cls, tensors: TensorSource, head_dim: int, theta: float, scaling: RopeScaling | None) -> Rotary:
@@ -42,14 +46,15 @@ class Rotary:
             divisors = tensors.take("rope_freqs.weight", (head_dim // 2,))
             frequencies = frequencies / divisors.to("cpu", torch.float32)
         magnitude = scaling.magnitude if isinstance(scaling, YarnScaling) else 1.0
-        return cls(frequencies.to(tensors.device), magnitude)
+        return cls(frequencies.to(tensors.device), magnitude, tensors.elementwise)
 
     def tables(self, positions: Tensor) -> RotaryTables:
         """positions: int64 [tokens]."""
         angles = positions.to(torch.float32)[:, None, None] * self._inverse_frequencies
-        if self._magnitude == 1.0:
-            return RotaryTables(angles.cos(), angles.sin())
-        return RotaryTables(angles.cos() * self._magnitude, angles.sin() * self._magnitude)
+        cos, sin = angles.cos(), angles.sin()
+        if self._magnitude != 1.0:
+            cos, sin = cos * self._magnitude, sin * self._magnitude
+        return RotaryTables(cos, sin, self._elementwise)
 
 
 def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:

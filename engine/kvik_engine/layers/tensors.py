@@ -1,4 +1,4 @@
-"""Where layers get their tensors from, a checkpoint or seeded random numbers, and how they multiply by them."""
+"""Where layers get their tensors from, a checkpoint or seeded random numbers, and how they compute with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kvik_engine.layers.elementwise import Elementwise
 from kvik_engine.layers.product import MakeProduct
 
 
@@ -20,6 +21,8 @@ class TensorSource(Protocol):
     device: torch.device
     product: MakeProduct
     """How weights of this dtype are multiplied by on this device. The weight belongs to the product then."""
+    elementwise: Elementwise
+    """How the work between products is done on this device."""
 
     def has(self, name: str) -> bool: ...
 

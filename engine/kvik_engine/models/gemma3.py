@@ -11,12 +11,13 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
-from kvik_engine.layers.mlp import GatedMLP, gelu_tanh
+from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.decoder import Decoder
+from kvik_kernels.activation import Activation
 
 
 class DecoderLayer:
@@ -46,7 +47,7 @@ class DecoderLayer:
             scale=config.query_scale,
         )
         self.mlp = GatedMLP.take(
-            tensors, f"{prefix}.mlp", hidden, config.intermediate_size, bias=False, activation=gelu_tanh
+            tensors, f"{prefix}.mlp", hidden, config.intermediate_size, bias=False, activation=Activation.GELU_TANH
         )
 
     def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:

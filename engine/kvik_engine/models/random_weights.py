@@ -7,6 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
+from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
 from kvik_engine.layers.product import MakeProduct, PlainProduct
 
 
@@ -17,12 +18,19 @@ class RandomTensors:
     """
 
     def __init__(
-        self, seed: int, *, dtype: torch.dtype, device: torch.device, product: MakeProduct = PlainProduct
+        self,
+        seed: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        product: MakeProduct = PlainProduct,
+        elementwise: Elementwise | None = None,
     ) -> None:
         self._seed = seed
         self.dtype = dtype
         self.device = device
         self.product = product
+        self.elementwise = elementwise or TorchElementwise()
 
     def has(self, name: str) -> bool:
         return name != "rope_freqs.weight"

@@ -13,6 +13,7 @@ from kvik_engine.attention.cpu_gathered import TorchPath
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.layers.elementwise import CpuElementwise, Elementwise, TorchElementwise
 from kvik_engine.models.config import ModelConfig
 from kvik_kernels.cpu.attention import serves
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
@@ -63,6 +64,16 @@ def choose_backend(
     from kvik_engine.attention.triton_backend import TritonBackend
 
     return TritonBackend(fp8=device_at(device).has_fp8)
+
+
+def choose_elementwise(attention: str, device: torch.device) -> Elementwise:
+    """`attention`: the backend that is asked for; beside the reference all is torch."""
+    if device.type != "cpu" or attention == "reference":
+        return TorchElementwise()
+    try:
+        return CpuElementwise(load_library())
+    except LibraryUnavailable:
+        return TorchElementwise()  # choose_backend says why
 
 
 def _by_torch(formats: KVFormats) -> CpuPath:

@@ -19,7 +19,7 @@ from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
-from kvik_engine.runner.devices import choose_backend, choose_device
+from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
 from kvik_engine.runner.largest_step import CacheBounds, deepest_context, measure_step
 from kvik_engine.runner.linear_paths import choose_products
@@ -45,7 +45,13 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
     product = choose_products(DTYPES[dtype], device)
-    tensors = CheckpointTensors(checkpoint, dtype=DTYPES[dtype], device=device, product=product)
+    tensors = CheckpointTensors(
+        checkpoint,
+        dtype=DTYPES[dtype],
+        device=device,
+        product=product,
+        elementwise=choose_elementwise(config.attention, device),
+    )
     context = min(model_config.context_length, config.max_context_tokens or model_config.context_length)
     limits = RunnerLimits(max_requests=config.max_requests, max_tokens=context, block_tokens=config.block_tokens)
     formats = KVFormats.of(dtype, config.kv_key_dtype, config.kv_value_dtype)

@@ -1,5 +1,6 @@
 // What the library exports, for any x86-64: which instruction sets this CPU and its system have, and the calls.
 
+#include "elementwise.h"
 #include "products.h"
 #include "queries.h"
 
@@ -9,6 +10,12 @@ void attend_avx2(const Queries &all, const Layer &layer);
 void attend_avx512(const Queries &all, const Layer &layer);
 void attend_avx512_bf16(const Queries &all, const Layer &layer);
 void multiply_avx512_bf16(const Product &all);
+void norm_avx2(const Norm &all);
+void norm_avx512(const Norm &all);
+void rotate_avx2(const Rotation &all);
+void rotate_avx512(const Rotation &all);
+void gate_avx2(const Gate &all);
+void gate_avx512(const Gate &all);
 void write(const Writes &all, const NewTokens &layer);
 int64_t queries_that_fit(const Query *queries, int64_t count, const int32_t *tables, int64_t table_stride,
                          const Bounds &bounds);
@@ -33,6 +40,7 @@ EXPORTED int kvik_instruction_set() {
 EXPORTED void kvik_sizes(int64_t *out) {
     const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
                              sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
+                             sizeof(kvik::Norm),    sizeof(kvik::Rotation),  sizeof(kvik::Gate),
                              kvik::kSplitTokens,    kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
@@ -51,6 +59,18 @@ EXPORTED int64_t kvik_slots_that_fit(const int64_t *slots, int64_t count, int64_
 
 // Only for CPUs with products of bf16.
 EXPORTED void kvik_multiply(const kvik::Product *all) { kvik::multiply_avx512_bf16(*all); }
+
+EXPORTED void kvik_norm(int instruction_set, const kvik::Norm *all) {
+    instruction_set == 1 ? kvik::norm_avx2(*all) : kvik::norm_avx512(*all);
+}
+
+EXPORTED void kvik_rotate(int instruction_set, const kvik::Rotation *all) {
+    instruction_set == 1 ? kvik::rotate_avx2(*all) : kvik::rotate_avx512(*all);
+}
+
+EXPORTED void kvik_gate(int instruction_set, const kvik::Gate *all) {
+    instruction_set == 1 ? kvik::gate_avx2(*all) : kvik::gate_avx512(*all);
+}
 
 EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }
 

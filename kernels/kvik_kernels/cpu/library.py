@@ -21,11 +21,14 @@ FOLDER = Path(__file__).parent
 SOURCES = (
     "queries.h",
     "products.h",
+    "elementwise.h",
+    "arithmetic.h",
     "vectors_avx2.h",
     "vectors_avx512.h",
     "attention.cpp",
     "write.cpp",
     "products.cpp",
+    "elementwise.cpp",
     "checks.cpp",
     "library.cpp",
     "build.py",
@@ -88,15 +91,18 @@ def load_library() -> Library:
     except OSError as error:
         raise LibraryUnavailable(f"they cannot be loaded: {error}") from error
     _require_equal_structs(functions)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
     functions.kvik_instruction_set.restype = ctypes.c_int
     functions.kvik_attend.restype = None
     functions.kvik_attend.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    for name in ("kvik_norm", "kvik_rotate", "kvik_gate"):
+        getattr(functions, name).restype = None
+        getattr(functions, name).argtypes = (ctypes.c_int, ctypes.c_void_p)
     functions.kvik_multiply.restype = None
     functions.kvik_multiply.argtypes = (ctypes.c_void_p,)
     functions.kvik_write.restype = None
     functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     functions.kvik_queries_that_fit.restype = ctypes.c_int64
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
     functions.kvik_queries_that_fit.argtypes = (pointer, number, pointer, number, number, number, number, number)
     functions.kvik_slots_that_fit.restype = ctypes.c_int64
     functions.kvik_slots_that_fit.argtypes = (pointer, number, number)

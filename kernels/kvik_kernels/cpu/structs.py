@@ -97,9 +97,51 @@ class Product(ctypes.Structure):
     )
 
 
+class Workers(ctypes.Structure):
+    """`struct Workers` of elementwise.h."""
+
+    _fields_ = (("parallel", ctypes.c_void_p), ("threads", ctypes.c_int64))
+
+
+class Norm(ctypes.Structure):
+    """`struct Norm` of elementwise.h."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("dtype", "rows", "width")),
+        ("workers", Workers),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class Rotation(ctypes.Structure):
+    """`struct Rotation` of elementwise.h."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("dtype", "token_stride", "head_stride", "rows", "heads", "half")),
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("workers", Workers),
+    )
+
+
+class Gate(ctypes.Structure):
+    """`struct Gate` of elementwise.h."""
+
+    _fields_ = (
+        ("gate_up", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("dtype", "activation", "rows", "width")),
+        ("workers", Workers),
+    )
+
+
 def sizes() -> dict[str, int]:
     """By name in the headers, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens, Product)
+    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},

@@ -54,6 +54,12 @@ struct Vector {
     inline Vector operator+(Vector o) const { return {_mm256_add_ps(v, o.v)}; }
     inline Vector operator-(Vector o) const { return {_mm256_sub_ps(v, o.v)}; }
     inline Vector operator*(Vector o) const { return {_mm256_mul_ps(v, o.v)}; }
+    inline Vector operator/(Vector o) const { return {_mm256_div_ps(v, o.v)}; }
+    inline Vector magnitude() const { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v)}; }
+    // Where x is negative, `other`.
+    inline Vector or_where_negative(Vector x, Vector other) const {
+        return {_mm256_blendv_ps(v, other.v, _mm256_cmp_ps(x.v, _mm256_setzero_ps(), _CMP_LT_OQ))};
+    }
     inline Vector plus_product(Vector a, Vector b) const { return {_mm256_fmadd_ps(a.v, b.v, v)}; }
     inline Vector larger(Vector o) const { return {_mm256_max_ps(v, o.v)}; }
     // The first `count` lanes, then `rest`.

@@ -53,6 +53,12 @@ struct Vector {
     inline Vector operator+(Vector o) const { return {_mm512_add_ps(v, o.v)}; }
     inline Vector operator-(Vector o) const { return {_mm512_sub_ps(v, o.v)}; }
     inline Vector operator*(Vector o) const { return {_mm512_mul_ps(v, o.v)}; }
+    inline Vector operator/(Vector o) const { return {_mm512_div_ps(v, o.v)}; }
+    inline Vector magnitude() const { return {_mm512_abs_ps(v)}; }
+    // Where x is negative, `other`.
+    inline Vector or_where_negative(Vector x, Vector other) const {
+        return {_mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x.v, _mm512_setzero_ps(), _CMP_LT_OQ), other.v)};
+    }
     inline Vector plus_product(Vector a, Vector b) const { return {_mm512_fmadd_ps(a.v, b.v, v)}; }
     inline Vector larger(Vector o) const { return {_mm512_max_ps(v, o.v)}; }
     // The first `count` lanes, then `rest`.

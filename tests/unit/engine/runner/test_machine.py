@@ -12,9 +12,10 @@ import torch
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.triton_backend import TritonBackend
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.layers.elementwise import CpuElementwise, TorchElementwise
 from kvik_engine.models.config import LatentAttention
 from kvik_engine.runner import devices, dtypes
-from kvik_engine.runner.devices import choose_backend, choose_device
+from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise
 from kvik_engine.runner.dtypes import choose_dtype
 from kvik_engine.runner.load import check_attention
 from kvik_engine.runner.memory import MemoryUse, PeakMemory, cgroup_memory, machine_memory
@@ -217,6 +218,20 @@ def test_without_kernels_torch_attends_and_the_log_says_why(
     assert [record.message for record in caplog.records] == [
         f"attention of short rows: by torch: the kernels cannot be used: {reason}"
     ]
+
+
+@needs_kernels
+def test_work_between_products_is_left_to_kernels_on_cpus_but_for_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unavailable() -> Library:
+        raise LibraryUnavailable("not built")
+
+    assert isinstance(choose_elementwise("auto", CPU), CpuElementwise)
+    assert isinstance(choose_elementwise("reference", CPU), TorchElementwise)
+    assert isinstance(choose_elementwise("auto", torch.device("cuda")), TorchElementwise)
+    monkeypatch.setattr(devices, "load_library", unavailable)
+    assert isinstance(choose_elementwise("auto", CPU), TorchElementwise)
 
 
 def test_latent_attention_and_odd_heads_are_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,71 @@
+"""What layers do between their products, to rows, heads and elements: by torch, or by kernels where there are some."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvik_kernels.activation import Activation
+from kvik_kernels.cpu import elementwise as kernels
+from kvik_kernels.cpu.library import Library
+
+
+class Elementwise(Protocol):
+    """Rows are tokens. What is rotated or gated belongs to the call: its memory may hold the result."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight over the last dimension: fp32 in, `dtype` out."""
+        ...
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[tokens, heads, head_dim] -> the same: pairs (i, i + head_dim / 2) of each head turned in fp32. cos, sin:
+        fp32 [tokens, 1, head_dim / 2]."""
+        ...
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """[tokens, 2 width] -> activation(gate) * up [tokens, width]."""
+        ...
+
+
+class TorchElementwise:
+    """On any device."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        activated = F.silu(gate) if activation is Activation.SILU else F.gelu(gate, approximate="tanh")
+        return activated.mul_(up)
+
+
+class CpuElementwise:
+    """Our own kernels on CPUs, in one call each where torch makes ten; torch's operations for widths that they do not
+    know."""
+
+    def __init__(self, library: Library) -> None:
+        self._kernels = kernels.Elementwise(library, threads=torch.get_num_threads())
+        self._torch = TorchElementwise()
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        width = x.shape[-1]
+        if not kernels.serves(width, dtype):
+            return self._torch.rms_norm(x, weight, eps, dtype)
+        return self._kernels.rms_norm(x.reshape(-1, width).contiguous(), weight, eps, dtype).view(x.shape)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if x.shape[-1] % 2 or not kernels.serves(x.shape[-1] // 2, x.dtype) or x.stride(-1) != 1:
+            return self._torch.rotate(x, cos, sin)
+        return self._kernels.rotate(x, cos, sin)
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        if not kernels.serves(gate_up.shape[-1] // 2, gate_up.dtype):
+            return self._torch.gate(gate_up, activation)
+        return self._kernels.gate(gate_up, activation)
