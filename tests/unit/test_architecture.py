@@ -104,6 +104,8 @@ RUNS_ON_OTHER_GPU_IMAGES = (
 PURE_IN_THE_OPERATOR = {
     "reconcile": ("reconcile", "observe", "apply"),
     "autoscale": ("loop", "scrape", "board"),
+    "metrics_api": ("access", "keeper", "listener", "server", "service", "source"),
+    "keda": ("keeper", "listener", "scaler", "service"),
     "objects": (),
     "crd": (),
 }
