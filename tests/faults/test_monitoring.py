@@ -103,3 +103,12 @@ def test_an_interval_that_is_none_is_refused() -> None:
     done = helm_template(*ALL, "--set=monitoring.podMonitors.interval=often")
     assert done.returncode != 0
     assert "monitoring" in done.stderr
+
+
+@pytest.mark.parametrize(("interval", "fits"), [("15s", True), ("15000ms", True), ("16s", False), ("1m", False)])
+def test_an_interval_that_is_too_long_for_the_rules_is_refused_with_them(interval: str, fits: bool) -> None:
+    value = f"--set=monitoring.podMonitors.interval={interval}"
+    done = helm_template(*ALL, value)
+    assert (done.returncode == 0) is fits
+    assert fits or "monitoring.podMonitors.interval can be 15s at most" in done.stderr
+    assert helm_template(*ALL, value, "--set=monitoring.rules.enabled=false").returncode == 0
