@@ -56,6 +56,11 @@ class Pair:
     certificate: str
     key: str
 
+    @property
+    def end(self) -> datetime:
+        """Of one whose certificate can be read."""
+        return x509.load_pem_x509_certificate(self.certificate.encode()).not_valid_after_utc
+
     def parsed(self) -> x509.Certificate | None:
         """None: not a certificate, not a key, or not of each other."""
         try:
@@ -120,7 +125,7 @@ def plan(
         return Held(pair, (authority, *(_unexpired(held.authorities, now) if held is not None else ())))
     if held.next is not None and not usable(held.next, names, now):
         held = replace(held, next=None, announced=None)
-    if held.next is None and _end(held.current) - now <= RENEW_BEFORE:
+    if held.next is None and held.current.end - now <= RENEW_BEFORE:
         pair, authority = make_pair(names, now, use)
         return Held(held.current, (authority, *_unexpired(held.authorities, now)), pair)
     if held.next is None:
@@ -199,10 +204,6 @@ def _name(common_name: str) -> x509.Name:
 
 def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _end(pair: Pair) -> datetime:
-    return x509.load_pem_x509_certificate(pair.certificate.encode()).not_valid_after_utc
 
 
 def _time(text: str) -> datetime | None:

@@ -82,6 +82,17 @@ def start_of(model: int, warm: int) -> Series:
     }
 
 
+def registered(times: str) -> Series:
+    return {f"kvik_operator_metrics_api_registered{{{OF_API_SERVICE}}}": times}
+
+
+def certificate_of(days: int) -> Series:
+    """One that ends so many days after promtool's time begins."""
+    return {f"kvik_operator_certificate_expiration_timestamp_seconds{{{OF_CERTIFICATE}}}": f"{days * 86400}x400"}
+
+
+OF_API_SERVICE = 'api_service="v1beta2.custom.metrics.k8s.io"'
+OF_CERTIFICATE = 'certificate="metrics-api"'
 INTERACTIVE, BALANCED = of_class("Interactive"), of_class("Balanced")
 OF_INTERACTIVE, OF_BALANCED = f'{POOL},slo_class="Interactive"', f'{POOL},slo_class="Balanced"'
 FAST, SLOW = "KvikTTFTBudgetBurnsFast", "KvikTTFTBudgetBurnsSlowly"
@@ -169,6 +180,25 @@ CASES = [
     Case("KvikSlowStart", "it takes a minute", start_of(30, 30), False),
     Case("KvikScalingContested", "somebody else scales", condition(SCALING, "False", Reason.CONTESTED), True),
     Case("KvikScalingContested", "nobody does", condition(SCALING, "True", Reason.SCALING_ON_LOAD), False),
+    *(
+        Case(
+            "KvikAutoscalerFailed",
+            f"of {reason}",
+            condition(SCALING, "False", reason),
+            True,
+            labels=f'{POOL},reason="{reason}"',
+        )
+        for reason in (Reason.AUTOSCALER_FAILED, Reason.METRICS_API_OFF, Reason.KEDA_OFF, Reason.KEDA_NOT_SERVED)
+    ),
+    Case("KvikAutoscalerFailed", "it scales", condition(SCALING, "True", Reason.SCALING_ON_LOAD), False),
+    Case("KvikAutoscalerFailed", "it is switched", condition(SCALING, "False", Reason.SWITCHING_DRIVER), False),
+    Case("KvikAutoscalerFailed", "it was", condition(SCALING, "False", Reason.AUTOSCALER_FAILED, "1x4 stale"), False),
+    Case("KvikMetricsAPINotRegistered", "it is somebody else's", registered("0x60"), True, labels=OF_API_SERVICE),
+    Case("KvikMetricsAPINotRegistered", "it is ours", registered("1x60"), False),
+    Case("KvikMetricsAPINotRegistered", "the leader has just begun", registered("0x3 1x60"), False, 4),
+    Case("KvikMetricsAPINotRegistered", "the API is off", {"up": "1x60"}, False),
+    Case("KvikCertificateEnds", "nobody renews it", certificate_of(days=19), True, labels=OF_CERTIFICATE),
+    Case("KvikCertificateEnds", "it is to be renewed", certificate_of(days=29), False),
     Case("KvikAPIKeysOutdated", "the file is broken", engine("api_keys_outdated", "1x60"), True),
     Case("KvikAPIKeysOutdated", "it was for a moment", engine("api_keys_outdated", "0x10 1x3 0x60"), False, 12),
     Case("KvikAPIKeysOutdated", "all is well", engine("api_keys_outdated", "0x60"), False),

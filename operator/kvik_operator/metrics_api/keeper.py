@@ -23,6 +23,8 @@ Object = Mapping[str, Any]
 PERIOD_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 2.0
 """While nothing is served."""
+CERTIFICATE: Final = "metrics-api"
+"""What the meter calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Presenter(Protocol):
 
 class RegistrationMeter(Protocol):
     def api_registered(self, api_service: str, ours: bool) -> None: ...
+
+    def certificate_presented(self, certificate: str, end: datetime) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ class Keeper:
         except (ClusterError, Unpresentable, OSError) as error:
             return Problem(f"the metrics API's certificate cannot be presented: {error}")
         self._proxy = proxy
+        self._meter.certificate_presented(CERTIFICATE, held.current.end)
         return None
 
     async def _keep(self, secret: Object, held: Held | None) -> Held:

@@ -15,7 +15,7 @@ DOWN_WINDOW_SECONDS: Final = 60
 
 
 def autoscaler(key: PoolKey, uid: str, least: int, most: int) -> Json:
-    """An average value of 1 a pod makes as many pods as the metric says."""
+    """An average value of 1 a pod makes as many pods as the metric says, give or take Kubernetes' tolerance of 10 %."""
     pool = {"apiVersion": API_VERSION, "kind": KIND, "name": key.name}
     metric: Json = {
         "type": "Object",

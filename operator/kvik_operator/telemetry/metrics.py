@@ -4,6 +4,7 @@ One registry per process, made in app.py; gauges ask their source when they are 
 """
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -72,6 +73,12 @@ class OperatorMetrics:
             ["api_service"],
             registry=self.registry,
         )
+        self._certificates = Gauge(
+            "kvik_operator_certificate_expiration_timestamp_seconds",
+            "By what it is for: when the certificate ends that this replica presents, in seconds since 1970.",
+            ["certificate"],
+            registry=self.registry,
+        )
         self._pools: set[PoolKey] = set()
 
     def gauge(self, name: str, help_text: str, source: Callable[[], float]) -> None:
@@ -92,6 +99,9 @@ class OperatorMetrics:
 
     def api_registered(self, api_service: str, ours: bool) -> None:
         self._api_services.labels(api_service).set(ours)
+
+    def certificate_presented(self, certificate: str, end: datetime) -> None:
+        self._certificates.labels(certificate).set(end.timestamp())
 
     def decided(self, key: PoolKey, load: float, desired: int | None) -> None:
         self._pools.add(key)

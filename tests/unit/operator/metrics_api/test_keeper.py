@@ -29,6 +29,7 @@ class World:
         self.writes: list[str] = []
         self.presented: list[tuple[Pair, str]] = []
         self.registered: dict[str, bool] = {}
+        self.ends: dict[str, datetime] = {}
         self.refuse_bundle: set[str] = set()
         """Names of APIServices."""
         self.unpresentable: Exception | None = None
@@ -78,6 +79,9 @@ class World:
     def api_registered(self, api_service: str, ours: bool) -> None:
         self.registered[api_service] = ours
 
+    def certificate_presented(self, certificate: str, end: datetime) -> None:
+        self.ends[certificate] = end
+
 
 async def message(world: World) -> str:
     """What a look finds wrong."""
@@ -97,6 +101,7 @@ async def test_the_leader_fills_the_secret_and_the_api_services_and_presents() -
     assert world.writes == ["secret", OURS, OTHER]
     assert world.bundle(OURS) == world.bundle(OTHER) == world.held.bundle
     assert world.presented == [(world.held.current, "PEM")]
+    assert world.ends == {"metrics-api": START + LIFE}
     assert world.keeper.problem() is None
     await world.keeper.look()
     assert len(world.writes) == 3

@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 from kvik_operator.kube.store import Store
 from kvik_operator.names import PoolKey
 from kvik_operator.telemetry.metrics import OperatorMetrics
@@ -17,11 +19,14 @@ def test_every_series_of_ours_carries_our_prefix() -> None:
     metrics.watches_restarted()
     metrics.decided(KEY, 0.5, 1)
     metrics.scaled(KEY, "up")
+    metrics.certificate_presented("metrics-api", datetime(1970, 1, 2, tzinfo=UTC))
     names = {sample.split("{")[0].split(" ")[0] for sample in samples(metrics)}
     ours = {name for name in names if not name.startswith(("process_", "python_"))}
     assert ours
     assert all(name.startswith("kvik_operator_") for name in ours)
     assert 'kvik_operator_build_info{version="1.2.3"} 1.0' in samples(metrics)
+    ends = 'kvik_operator_certificate_expiration_timestamp_seconds{certificate="metrics-api"} 86400.0'
+    assert ends in samples(metrics)
 
 
 def test_no_data_is_an_absent_series_and_not_a_zero() -> None:
