@@ -25,6 +25,7 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(600)
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "keda-prometheus.yaml"
 CRDS = ("scaledobjects", "clustertriggerauthentications")
 SCALED_OBJECTS = "scaledobjects.keda.sh"
 CLIENT = f"{NAMESPACE}-{NAME}"
@@ -171,6 +172,12 @@ def test_driver_keda_makes_a_scaled_object_and_serves_the_formulas_figure(with_k
         rig.patch({"replicas": 0})
         eventually("no ScaledObject", lambda: not scaled_objects(rig), 30, rig.explain)
         assert figure(stub, rig) is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.long
+def test_kedas_schema_takes_the_example_of_scaling_by_prometheus(with_keda: Rig) -> None:
+    told = with_keda.kubectl("create", "--dry-run=server", "--validate=strict", f"--filename={EXAMPLE}")
+    assert told.strip() == "scaledobject.keda.sh/smollm2 created (server dry run)"
 
 
 @pytest.mark.long
