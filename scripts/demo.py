@@ -130,8 +130,11 @@ def refuse_foreign_operator(cluster: Cluster) -> None:
         raise ClaimError(f"no operator is installed: {why}")
 
 
-def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
-    """Both charts, and a fresh operator where its image was built anew under the same tag. Raises ClaimError."""
+def install(cluster: Cluster, images: dict[str, catalog.Image], *flags: str) -> None:
+    """Both charts, and a fresh operator where its image was built anew under the same tag. Raises ClaimError.
+
+    `flags` are helm's, for the operator's chart.
+    """
     refuse_foreign_operator(cluster)
     system, build = cluster.in_namespace(SYSTEM), built_from(cluster, images["operator"])
     ensure_namespace(system, borrowed=cluster.borrowed)
@@ -143,7 +146,7 @@ def install(cluster: Cluster, images: dict[str, catalog.Image]) -> None:
     remove_half_installed(cluster)
     cluster.run_helm("upgrade", "--install", "kvik-crds", "charts/kvik-crds")
     cluster.run_helm(
-        "upgrade", "--install", "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories
+        *("upgrade", "--install", "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories, *flags)
     )
     if not runs_build(system, build):
         system.run("rollout", "restart", "deployment", "--selector=app.kubernetes.io/instance=kvik")

@@ -31,8 +31,15 @@ class Release:
     cluster: demo.Cluster
     system: Kubectl
 
+    def install(self, *flags: str) -> None:
+        """Installs or upgrades, with helm's flags for the operator's chart in place of those of the time before."""
+        demo.install(self.cluster, catalog.product(self.cluster.image_prefix), *flags)
+
     def uninstall(self) -> None:
         self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s")
+
+    def uninstall_if_there(self) -> None:
+        self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +66,9 @@ def release(cluster: demo.Cluster, system: Kubectl) -> Release:
     """Both charts, installed or upgraded to this tree. A demo's pool would only take the cores away."""
     demo.refuse_foreign_operator(cluster)
     remove_namespace(cluster.in_namespace(demo.NAMESPACE), borrowed=cluster.borrowed)
-    demo.install(cluster, catalog.product(cluster.image_prefix))
-    return Release(cluster, system)
+    release = Release(cluster, system)
+    release.install()
+    return release
 
 
 @pytest.fixture(scope="session")
