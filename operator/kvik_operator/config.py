@@ -120,7 +120,11 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     flag("engine-image-cpu", "", "image of engine pods with resources.device CPU; required")
     flag("image-pull-policy", "IfNotPresent", "of engine pods", ("Always", "IfNotPresent", "Never"))
     flag("hf-endpoint", "", "base URL of a Hugging Face hub mirror for hf:// models")
-    flag("network-policy", "{}", 'as JSON: {"enabled": true, "apiFrom": [], "metricsFrom": [], "operatorPeer": {}}')
+    flag(
+        "network-policy",
+        "{}",
+        'as JSON: {"enabled": true, "apiFrom": [], "metricsFrom": [], "operatorPeer": {}, "egress": "Open"}',
+    )
     parser.add_argument("--watch-namespace", action="append", help="a namespace to serve, repeatable; none: all")
     flag("lease-namespace", "kvik-system", "namespace of the Lease by which replicas elect a leader")
     flag("lease-name", "kvik-operator", "name of that Lease")
@@ -209,16 +213,20 @@ def _network_policy(text: str) -> NetworkPolicyOptions:
     name, given = "--network-policy", _json(text or "{}", "--network-policy")
     if not isinstance(given, dict):
         raise ConfigError(f"{name} must be a JSON object")
-    if unknown := set(given) - {"enabled", "apiFrom", "metricsFrom", "operatorPeer"}:
+    if unknown := set(given) - {"enabled", "apiFrom", "metricsFrom", "operatorPeer", "egress"}:
         raise ConfigError(f"{name}: {', '.join(sorted(unknown))} is not known")
     enabled, peer = given.get("enabled", True), given.get("operatorPeer") or None
     if not isinstance(enabled, bool) or not isinstance(peer, dict | None):
         raise ConfigError(f"{name}: enabled must be a boolean and operatorPeer an object")
+    egress = given.get("egress", "Open")
+    if egress not in ("Open", "Restricted"):
+        raise ConfigError(f"{name}: egress must be Open or Restricted")
     return NetworkPolicyOptions(
         enabled=enabled,
         api_from=_peers(given.get("apiFrom"), f"{name}: apiFrom"),
         metrics_from=_peers(given.get("metricsFrom"), f"{name}: metricsFrom"),
         operator_peer=peer,
+        egress=egress,
     )
 
 

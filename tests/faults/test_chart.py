@@ -58,7 +58,7 @@ def test_the_defaults_are_understood_by_the_operator() -> None:
     assert (settings.lease_namespace, settings.lease_name) == ("kvik-system", "kvik-operator")
     assert settings.probe_port == 8080
     policy = settings.reconcile.network_policy
-    assert (policy.enabled, policy.api_from, policy.metrics_from) == (True, (), ())
+    assert (policy.enabled, policy.api_from, policy.metrics_from, policy.egress) == (True, (), (), "Open")
 
 
 def test_every_value_reaches_the_operator() -> None:
@@ -71,6 +71,7 @@ def test_every_value_reaches_the_operator() -> None:
             "--set=operator.logLevel=debug",
             "--set=watch.namespaces={b,a}",
             "--set=huggingFace.endpoint=http://mirror.local",
+            "--set=networkPolicy.egress=Restricted",
             '--set-json=networkPolicy.apiFrom=[{"podSelector":{"matchLabels":{"a":"b"}}}]',
             '--set-json=networkPolicy.metricsFrom=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
         )
@@ -82,6 +83,7 @@ def test_every_value_reaches_the_operator() -> None:
     assert settings.log_level == "debug"
     assert settings.reconcile.network_policy.api_from == ({"podSelector": {"matchLabels": {"a": "b"}}},)
     assert settings.reconcile.network_policy.metrics_from == ({"ipBlock": {"cidr": "10.0.0.0/8"}},)
+    assert settings.reconcile.network_policy.egress == "Restricted"
 
 
 def test_the_local_clusters_values_name_images_that_are_built_here_and_never_pulled() -> None:
@@ -248,6 +250,7 @@ def test_the_policy_of_the_operator_is_about_its_own_service_account() -> None:
         ("operator.loglevel=debug", "/operator"),
         ("watch.namespaces={A}", "/watch/namespaces/0"),
         ("networkPolicy.apiFrom={x}", "/networkPolicy/apiFrom/0"),
+        ("networkPolicy.egress=Closed", "/networkPolicy/egress"),
         ("huggingFace.endpoint=ftp://x", "/huggingFace/endpoint"),
         ("metricsApi.custom.enabled=true", "metricsApi"),
         ("admissionPolicy.pools.allowedSources={http://x}", "/admissionPolicy/pools/allowedSources/0"),

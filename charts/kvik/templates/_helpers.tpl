@@ -35,6 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   "enabled" .Values.networkPolicy.enabled
   "apiFrom" (.Values.networkPolicy.apiFrom | default list)
   "metricsFrom" (.Values.networkPolicy.metricsFrom | default list)
+  "egress" (.Values.networkPolicy.egress | default "Open")
   "operatorPeer" (dict "namespaceSelector" $namespace "podSelector" $pods)
   | toJson -}}
 {{- end -}}

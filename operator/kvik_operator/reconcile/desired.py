@@ -36,7 +36,8 @@ def desired(
     ]
     policy = options.network_policy
     if policy.enabled:
-        manifests.insert(1, network_policy(key, uid, policy.api_from, policy.metrics_from, policy.operator_peer))
+        peers = (policy.api_from, policy.metrics_from, policy.operator_peer)
+        manifests.insert(1, network_policy(key, uid, *peers, may_leave=policy.egress == "Open"))
     driving = _driving_object(observed, options)
     if driving is not None:
         manifests.insert(-1, driving)

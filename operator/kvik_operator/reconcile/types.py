@@ -34,6 +34,8 @@ class NetworkPolicyOptions:
     metrics_from: tuple[Object, ...] = ()
     operator_peer: Object | None = None
     """The operator's own pods; always kept on the metrics port, whatever `metrics_from` says."""
+    egress: Literal["Open", "Restricted"] = "Open"
+    """Restricted: engine pods begin no connection. Another policy of their namespace can let them."""
 
 
 @dataclass(frozen=True, slots=True)

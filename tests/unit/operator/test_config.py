@@ -67,7 +67,9 @@ def test_the_network_policy_is_handed_through_from_the_chart() -> None:
     assert got.api_from == ({"podSelector": {}},)
     assert got.metrics_from == ()
     assert got.operator_peer == {"podSelector": {}}
+    assert got.egress == "Open"
     assert not config('--network-policy={"enabled": false}').reconcile.network_policy.enabled
+    assert config('--network-policy={"egress": "Restricted"}').reconcile.network_policy.egress == "Restricted"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,7 @@ def test_the_network_policy_is_handed_through_from_the_chart() -> None:
         (["--network-policy=no"], {}, "--network-policy: not JSON"),
         (['--network-policy={"allow": []}'], {}, "allow is not known"),
         (['--network-policy={"apiFrom": {}}'], {}, "apiFrom must be a list"),
+        (['--network-policy={"egress": "Closed"}'], {}, "egress must be Open or Restricted"),
         (["--workers=0"], {}, "--workers must be above 0"),
         (["--relist-period=nan"], {}, "--relist-period must be above 0, and finite"),
         (["--request-timeout=inf"], {}, "--request-timeout must be above 0, and finite"),

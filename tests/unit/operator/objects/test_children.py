@@ -24,7 +24,7 @@ CHILDREN: dict[ChildKind, dict[str, Any]] = {
     ChildKind.SERVICE: service(KEY, UID),
     ChildKind.SERVICE_ACCOUNT: service_account(KEY, UID, {}),
     ChildKind.POD_DISRUPTION_BUDGET: disruption_budget(KEY, UID),
-    ChildKind.NETWORK_POLICY: network_policy(KEY, UID, (), (), OPERATOR),
+    ChildKind.NETWORK_POLICY: network_policy(KEY, UID, (), (), OPERATOR, may_leave=True),
     ChildKind.AUTOSCALER: autoscaler(KEY, UID, 1, 4),
     ChildKind.SCALED_OBJECT: scaled_object(KEY, UID, 1, 4, TRIGGER),
 }
@@ -91,12 +91,22 @@ def test_by_default_anybody_reaches_the_two_ports_and_nobody_any_other() -> None
 
 
 def test_set_peers_keep_the_operator_on_the_metrics_port() -> None:
-    api, metrics = network_policy(KEY, UID, (TEAM,), (TEAM,), OPERATOR)["spec"]["ingress"]
+    api, metrics = network_policy(KEY, UID, (TEAM,), (TEAM,), OPERATOR, may_leave=True)["spec"]["ingress"]
     assert api["from"] == [TEAM]
     assert metrics["from"] == [TEAM, OPERATOR]
 
 
 def test_peers_of_the_api_alone_leave_the_metrics_port_open() -> None:
-    api, metrics = network_policy(KEY, UID, (TEAM,), (), OPERATOR)["spec"]["ingress"]
+    api, metrics = network_policy(KEY, UID, (TEAM,), (), OPERATOR, may_leave=True)["spec"]["ingress"]
     assert "from" in api
     assert "from" not in metrics
+
+
+def test_pods_reach_anybody_unless_they_may_not_leave() -> None:
+    open_policy, restricted = (
+        network_policy(KEY, UID, (), (), OPERATOR, may_leave=may_leave)["spec"] for may_leave in (True, False)
+    )
+    assert open_policy["policyTypes"] == ["Ingress"]
+    assert restricted["policyTypes"] == ["Ingress", "Egress"]
+    assert restricted["egress"] == []
+    assert restricted["ingress"] == open_policy["ingress"]
