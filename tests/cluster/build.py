@@ -1,4 +1,4 @@
-"""Builds the programs from the pinned Go modules in `go/`, each once for each content of that folder."""
+"""Builds programs from the pinned Go modules in `go/` and `go_kube_router/`, once for each content of the folder."""
 
 import fcntl
 import hashlib
@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.cluster import golang
-from tests.cluster.paths import GO_SOURCES, Programs, cache_root
+from tests.cluster.paths import GO_SOURCES, KUBE_ROUTER_SOURCES, Programs, cache_root
 
 # Go package by program. `components` is one binary that is each of COMPONENTS by the name it is called with.
 PACKAGES = {
@@ -24,20 +24,31 @@ PACKAGES = {
 }
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 CLIENTS = ("kubectl", "helm")
+KUBE_ROUTER = "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"
 PROGRESS_SECONDS = 15
 
 
 def programs(needed: Iterable[str] = tuple(PACKAGES)) -> Programs:
     """The build of the sources as they are now. Builds first what is missing of `needed` (minutes, with progress)."""
-    folder = cache_root() / "bin" / source_hash(GO_SOURCES)
-    if any(not (folder / name).exists() for name in needed):
+    return Programs(_built(GO_SOURCES, {name: PACKAGES[name] for name in needed}))
+
+
+def kube_router() -> Path:
+    """The program that enforces NetworkPolicies. A module of its own: it wants other versions of what it shares."""
+    return _built(KUBE_ROUTER_SOURCES, {"kube-router": KUBE_ROUTER}) / "kube-router"
+
+
+def _built(sources: Path, packages: Mapping[str, str]) -> Path:
+    """The folder that has each program of `packages`."""
+    folder = cache_root() / "bin" / source_hash(sources)
+    if any(not (folder / name).exists() for name in packages):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for name in needed:
+            for name, package in packages.items():
                 if not (folder / name).exists():
-                    _build(name, folder)
-    return Programs(folder)
+                    _build(name, package, sources, folder)
+    return folder
 
 
 def source_hash(sources: Path) -> str:
@@ -49,13 +60,13 @@ def source_hash(sources: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(name: str, folder: Path) -> None:
+def _build(name: str, package: str, sources: Path, folder: Path) -> None:
     go = golang.go()
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOTOOLCHAIN": "local"}
     flags = "-s -w " + " ".join(f"-X {variable}={value}" for variable, value in _version_stamp().items())
     unfinished = folder / f"{name}.unfinished"
-    command = [str(go), "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(unfinished), PACKAGES[name]]
-    _run_with_progress(name, command, environment)
+    command = [str(go), "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(unfinished), package]
+    _run_with_progress(name, command, sources, environment)
     if name == "components":
         for component in COMPONENTS:
             (folder / component).unlink(missing_ok=True)
@@ -81,11 +92,11 @@ def _version_stamp() -> dict[str, str]:
     }
 
 
-def _run_with_progress(name: str, command: list[str], environment: dict[str, str]) -> None:
+def _run_with_progress(name: str, command: list[str], sources: Path, environment: dict[str, str]) -> None:
     """`go build -v` names each package on standard error as it compiles it: the count is the progress."""
     begin, lines = time.monotonic(), list[str]()
     print(f"cluster: building {name} (a first build takes minutes) ...", flush=True, file=sys.stderr)
-    process = subprocess.Popen(command, cwd=GO_SOURCES, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=sources, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     reader = threading.Thread(target=lines.extend, args=(iter(process.stderr),), daemon=True)
     reader.start()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from tests.cluster import cgroups, iptables, network, node, sockets
+from tests.cluster import cgroups, enforcer, iptables, network, node, sockets
 from tests.cluster.node import FIRST, SECOND
 from tests.cluster.paths import ClusterFolder, NodeFolder
 from tests.cluster.processes import alive, end_recorded, every_process, read_record
@@ -57,6 +57,7 @@ def another_kubelet(processes: Iterable[tuple[int, list[str]]], own: Set[int]) -
 
 def stop_daemons(folder: ClusterFolder) -> None:
     """Nothing of it is kept, so nobody gets long to finish."""
+    enforcer.stop(folder)
     stop_second_node(folder)
     for name in STOP_ORDER:
         end_recorded(folder.pids / name, patience=2.0)
@@ -157,7 +158,7 @@ def remove_traces(folder: ClusterFolder) -> None:
     sockets.remove_of_device_plugins(folder.first)
     unmount(folder.root)
     network.remove(SECOND.place)
-    iptables.remove(node.CNI_NETWORK)
+    iptables.remove(iptables.of_cluster(node.CNI_NETWORK))
     cgroups.remove(FIRST.cgroup)
     remove_cni_results()
     shutil.rmtree(folder.root, ignore_errors=True)
@@ -175,6 +176,7 @@ def traces(folder: ClusterFolder) -> list[str]:
         *(f"process {pid} (a container's shim)" for pid in shims),
         *(f"mount {target}" for target in mounts_below(folder.root, Path("/proc/self/mounts").read_text())),
         *network.traces(SECOND.place),
-        *(f"chains in {command}" for command in iptables.with_traces(node.CNI_NETWORK)),
+        *(f"chains in {command}" for command in iptables.with_traces(iptables.of_cluster(node.CNI_NETWORK))),
+        *enforcer.traces(),
         *([f"files in {folder.root}"] if folder.root.exists() else []),
     ]

@@ -6,6 +6,7 @@ network's name in a comment. Everything else, and its counters, stays as it is.
 
 import re
 import subprocess
+from collections.abc import Callable
 
 COMMANDS = ("iptables", "ip6tables")
 _KUBE_CHAIN = re.compile(
@@ -15,12 +16,26 @@ _KUBE_CHAIN = re.compile(
 _CNI_CHAIN = re.compile(r"CNI-[0-9a-f]{24}")
 
 
-def removal_script(dump: str, network: str) -> str:
-    """The input for `iptables-restore --noflush` that undoes the cluster's part of `dump` (an iptables-save).
+Own = Callable[[list[str]], list[str]]
+"""From the lines of one table in an iptables-save, the chains that are ours."""
 
-    Empty when nothing in `dump` is the cluster's. `network` is the CNI network's name.
+
+def of_cluster(network: str) -> Own:
+    """Chains of kubelet and kube-proxy, and those that name the CNI network `network`."""
+    return lambda lines: _own_chains(lines, network)
+
+
+def named(pattern: re.Pattern[str]) -> Own:
+    """Chains whose whole name is like `pattern`."""
+    return lambda lines: [chain for chain in _chains(lines) if pattern.fullmatch(chain)]
+
+
+def removal_script(dump: str, own: Own) -> str:
+    """The input for `iptables-restore --noflush` that undoes our part of `dump` (an iptables-save).
+
+    Empty when nothing in `dump` is ours.
     """
-    tables = [_table_script(table, lines, network) for table, lines in _tables(dump)]
+    tables = [_table_script(table, lines, own(lines)) for table, lines in _tables(dump)]
     return "".join(script for script in tables if script)
 
 
@@ -44,8 +59,7 @@ def _tables(dump: str) -> list[tuple[str, list[str]]]:
     return tables
 
 
-def _table_script(table: str, lines: list[str], network: str) -> str:
-    ours = _own_chains(lines, network)
+def _table_script(table: str, lines: list[str], ours: list[str]) -> str:
     if not ours:
         return ""
     jumps = [line for line in lines if _chain_of(line) not in ours and _target_of(line) in ours]
@@ -60,7 +74,6 @@ def _table_script(table: str, lines: list[str], network: str) -> str:
 
 
 def _own_chains(lines: list[str], network: str) -> list[str]:
-    chains = [line[1:].split()[0] for line in lines if line.startswith(":")]
     marked = {
         name
         for line in lines
@@ -68,7 +81,11 @@ def _own_chains(lines: list[str], network: str) -> list[str]:
         for name in (_chain_of(line), _target_of(line))
         if name is not None and _CNI_CHAIN.fullmatch(name)
     }
-    return [chain for chain in chains if _KUBE_CHAIN.fullmatch(chain) or chain in marked]
+    return [chain for chain in _chains(lines) if _KUBE_CHAIN.fullmatch(chain) or chain in marked]
+
+
+def _chains(lines: list[str]) -> list[str]:
+    return [line[1:].split()[0] for line in lines if line.startswith(":")]
 
 
 def _chain_of(line: str) -> str | None:
@@ -81,14 +98,14 @@ def _target_of(line: str) -> str | None:
     return match[1] if match else None
 
 
-def remove(network: str) -> None:
-    """Takes the cluster's chains out of the IPv4 and IPv6 tables of this machine.
+def remove(own: Own) -> None:
+    """Takes our chains out of the IPv4 and IPv6 tables of this machine.
 
     Raises:
         RuntimeError: iptables refused.
     """
     for command in COMMANDS:
-        script = _script_for(command, network)
+        script = _script_for(command, own)
         if script:
             restored = subprocess.run(
                 [f"{command}-restore", "--noflush", "--wait", "5"],
@@ -101,9 +118,9 @@ def remove(network: str) -> None:
                 raise RuntimeError(f"{command}-restore: {restored.stderr.strip()}")
 
 
-def with_traces(network: str) -> list[str]:
-    """Those of COMMANDS whose tables have chains of the cluster."""
-    return [command for command in COMMANDS if _script_for(command, network)]
+def with_traces(own: Own) -> list[str]:
+    """Those of COMMANDS whose tables have chains of ours."""
+    return [command for command in COMMANDS if _script_for(command, own)]
 
 
 def foreign_chains(network: str) -> list[str]:
@@ -111,8 +128,8 @@ def foreign_chains(network: str) -> list[str]:
     return [chain for command in COMMANDS for chain in chains_of_others(_saved(command), network)]
 
 
-def _script_for(command: str, network: str) -> str:
-    return removal_script(_saved(command), network)
+def _script_for(command: str, own: Own) -> str:
+    return removal_script(_saved(command), own)
 
 
 def _saved(command: str) -> str:

@@ -1,56 +1,22 @@
 """A model from a hub into a pod: the container that fetches it, its token, and what the pool says of it.
 
-The hub is tests/support/stand_in_hub.py in a pod of its own; it has the demo's model file and wants a token.
+The hub is that of tests/support/hub_in_cluster.py, which wants a token.
 """
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from tests.support import stand_in_hub
+from tests.support.hub_in_cluster import SECRET, TOKEN, give_token, hub_url, remove_hub, start_hub
 from tests.support.kubectl import Kubectl, condition, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 POOL = "inferencepools.kvik.dev"
 NAME = "from-hub"
-TOKEN = "hf_of-this-test"
-MODEL_FILE = "/models/smollm2-135m-instruct/model.gguf"
-SERVE = f"""
-import sys, time
-from http.server import ThreadingHTTPServer
-from pathlib import Path
-sys.path.insert(0, "/hub")
-from stand_in_hub import HubState
-state = HubState({{"model.gguf": Path({MODEL_FILE!r}).read_bytes()}}, token={TOKEN!r})
-ThreadingHTTPServer(("0.0.0.0", 8080), state.handler()).serve_forever()
-"""
-HUB = """
-apiVersion: v1
-kind: Pod
-metadata: {{name: hub, labels: {{app: hub}}}}
-spec:
-  terminationGracePeriodSeconds: 0
-  automountServiceAccountToken: false
-  securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
-  containers:
-  - name: hub
-    image: {image}
-    imagePullPolicy: IfNotPresent
-    command: [python3, -B, -c, {script}]
-    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
-    securityContext: {{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {{drop: [ALL]}}}}
-    volumeMounts: [{{name: hub, mountPath: /hub}}]
-  volumes: [{{name: hub, configMap: {{name: hub}}}}]
----
-apiVersion: v1
-kind: Service
-metadata: {{name: hub}}
-spec: {{selector: {{app: hub}}, ports: [{{port: 80, targetPort: 8080}}]}}
-"""
 
 
 class Images(Protocol):
@@ -68,16 +34,13 @@ class Release(Protocol):
 @pytest.fixture
 def hub(release: Release, pools: Kubectl, images: Images) -> Iterator[None]:
     """The hub runs, and the operator sends fetching containers to it."""
-    source = Path(stand_in_hub.__file__)
-    pools.apply(pools.run("create", "configmap", "hub", f"--from-file={source}", "--dry-run=client", "--output=yaml"))
-    pools.apply(HUB.format(image=images.engine, script=json.dumps(SERVE)))
+    start_hub(pools, images.engine)
     upgrade = ["upgrade", "kvik", "charts/kvik", "--reuse-values", "--wait", "--timeout=90s"]
-    release.cluster.run_helm(*upgrade, f"--set=huggingFace.endpoint=http://hub.{pools.namespace}.svc")
-    pools.run("wait", "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    release.cluster.run_helm(*upgrade, f"--set=huggingFace.endpoint={hub_url(pools)}")
     yield
     release.cluster.run_helm(*upgrade, "--set=huggingFace.endpoint=")
     pools.run("delete", POOL, NAME, "--ignore-not-found")
-    pools.run("delete", "pod/hub", "service/hub", "configmap/hub", "secret/hub-token", "--ignore-not-found")
+    remove_hub(pools)
 
 
 def wait_ready(pools: Kubectl, status: str, reason: str, seconds: float) -> str:
@@ -106,8 +69,8 @@ def test_a_model_comes_from_the_hub_once_the_token_is_right(hub: None, pools: Ku
     message = wait_ready(pools, "False", "DownloadDenied", 40)
     assert stand_in_hub.REPOSITORY in message
 
-    pools.run("create", "secret", "generic", "hub-token", f"--from-literal=token={TOKEN}")
-    model |= {"secretRef": {"name": "hub-token"}}
+    give_token(pools)
+    model |= {"secretRef": {"name": SECRET}}
     pools.apply(json.dumps(manifest))
     wait_ready(pools, "True", "PodsReady", 180)
 

@@ -1,4 +1,6 @@
-from tests.cluster.iptables import chains_of_others, removal_script
+import re
+
+from tests.cluster.iptables import chains_of_others, named, of_cluster, removal_script
 
 FOREIGN = """*nat
 :PREROUTING ACCEPT [0:0]
@@ -30,11 +32,11 @@ COMMIT
 
 
 def test_rules_of_others_are_left_alone():
-    assert removal_script(FOREIGN, "kvik-local") == ""
+    assert removal_script(FOREIGN, of_cluster("kvik-local")) == ""
 
 
 def test_our_chains_go_with_the_jumps_into_them_and_nothing_else():
-    assert removal_script(OURS, "kvik-local").splitlines() == [
+    assert removal_script(OURS, of_cluster("kvik-local")).splitlines() == [
         "*nat",
         '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
         f"-D POSTROUTING -s 10.244.0.2/32 {MARK} -j CNI-fedcba987654321001234567",
@@ -56,4 +58,15 @@ def test_chains_of_kubernetes_without_a_pod_of_our_network_are_another_clusters(
 
 
 def test_an_empty_table_needs_no_script():
-    assert removal_script("*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n", "kvik-local") == ""
+    assert removal_script("*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n", of_cluster("kvik-local")) == ""
+
+
+def test_chains_of_one_program_go_and_leave_those_of_the_cluster():
+    dump = OURS.replace("COMMIT", ":KUBE-ROUTER-INPUT - [0:0]\n-A INPUT -j KUBE-ROUTER-INPUT\nCOMMIT")
+    assert removal_script(dump, named(re.compile("KUBE-ROUTER-[A-Z]+"))).splitlines() == [
+        "*nat",
+        "-D INPUT -j KUBE-ROUTER-INPUT",
+        "-F KUBE-ROUTER-INPUT",
+        "-X KUBE-ROUTER-INPUT",
+        "COMMIT",
+    ]
