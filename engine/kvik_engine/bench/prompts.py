@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ reason research girl guy moment air teacher force education
 _WORDS: Final = _TEXT.split()
 """One token each, with the space before it, in the tokenizers of the common model families."""
 _TRIES: Final = 12
+_AT_ONCE: Final = 16
+"""Requests to count a prompt: more would be a load before the load."""
 
 
 class TooShort(KvikError):
@@ -48,20 +51,29 @@ class Scripts:
 
 
 async def write(workload: Workload, talks: Sequence[Conversation], seed: str, count: Count) -> Scripts:
-    """Raises TooShort."""
-    scripts, exact = [], True
-    for talk in talks:
-        opening = _opening(workload, talk, seed)
-        before = 0 if talk.prefix is None else workload.prefix_tokens
-        says = []
-        for number, turn in enumerate(talk.turns):
-            rng = random.Random(f"words {seed} {talk.number} {number}")
-            words = rng.choices(_WORDS, k=2 * turn.input_tokens + 64)
-            message, fits = await _fitted(opening, words, before + turn.input_tokens, turn.input_tokens, count)
-            says.append(message)
-            exact = exact and fits
-        scripts.append(Script(talk, opening, tuple(says)))
-    return Scripts(scripts, exact)
+    """Counts for several conversations at once. Raises TooShort."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def script(talk: Conversation) -> tuple[Script, bool]:
+        async with room:
+            return await _script(workload, talk, seed, count)
+
+    written = await asyncio.gather(*map(script, talks))
+    return Scripts([script for script, _ in written], all(exact for _, exact in written))
+
+
+async def _script(workload: Workload, talk: Conversation, seed: str, count: Count) -> tuple[Script, bool]:
+    """Also whether every prompt is as long as it should be."""
+    opening = _opening(workload, talk, seed)
+    before = 0 if talk.prefix is None else workload.prefix_tokens
+    says, exact = [], True
+    for number, turn in enumerate(talk.turns):
+        rng = random.Random(f"words {seed} {talk.number} {number}")
+        words = rng.choices(_WORDS, k=2 * turn.input_tokens + 64)
+        message, fits = await _fitted(opening, words, before + turn.input_tokens, turn.input_tokens, count)
+        says.append(message)
+        exact = exact and fits
+    return Script(talk, opening, tuple(says)), exact
 
 
 def _opening(workload: Workload, talk: Conversation, seed: str) -> tuple[Message, ...]:

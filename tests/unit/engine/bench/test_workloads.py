@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,6 +68,24 @@ async def test_prompts_are_exactly_as_long_as_asked_for_where_the_server_counts(
     assert made.exact
     for script in made.scripts:
         assert await counted([*script.opening, *script.says]) == WORKLOAD.input_tokens
+
+
+async def test_prompts_are_counted_for_sixteen_conversations_at_once_and_stay_in_order() -> None:
+    now = most = 0
+
+    async def slowly(messages: Sequence[Message]) -> int | None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return await counted(messages)
+
+    talks = conversations(WORKLOAD, 50, "0")
+    made = await write(WORKLOAD, talks, "0", slowly)
+    assert most == 16
+    assert [script.conversation for script in made.scripts] == talks
+    assert made == await write(WORKLOAD, talks, "0", counted)
 
 
 async def test_a_shared_prefix_is_the_same_text_in_each_conversation_that_has_it_and_the_rest_is_not() -> None:
