@@ -52,7 +52,9 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
 
 def test_a_stub_without_tokenizer_is_measured_with_lengths_that_are_said_to_be_approximate(stub: LiveEngine) -> None:
     options = ("--requests=12", "--concurrency=4", "--input-tokens=20", "--output-tokens=6", "--slo-ttft=1m")
-    told = told_by(bench(url_of(stub), *options, "--json"))
+    done = bench(url_of(stub), *options, "--json")
+    told = told_by(done)
+    assert done.stderr == "kvik bench: making prompts of the lengths asked for: 12\n"
     table = bench(url_of(stub), "--requests=3", "--output-tokens=4", "--rate=50").stdout
     assert (told["completed"], told["failed"], told["tokens_from"]) == (12, 0, "usage")
     assert told["prompt_lengths"] == "approximate"

@@ -53,25 +53,18 @@ class _Seen:
     """Of the last event that was part of the answer."""
 
 
+@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`http` belongs to the caller. `clock` gives seconds."""
+    """`http` belongs to the caller; `base` is as base_of gives it."""
 
-    def __init__(self, http: aiohttp.ClientSession, base: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._http = http
-        self._base = base
-        self._clock = clock
-        self.model = ""
-        self.ignore_eos = False
-        self._counts = True
-        """False once the server could not count a chat: half of the prompts exact would be no better than none."""
-        self.tokens_from_usage = True
-        """False once an answer came without usage, so that its events were counted instead."""
+    http: aiohttp.ClientSession
+    base: str
 
     async def models(self) -> list[str]:
         """Raises NotAnEndpoint."""
-        url = f"{self._base}/v1/models"
+        url = f"{self.base}/v1/models"
         try:
-            async with self._http.get(url) as response:
+            async with self.http.get(url) as response:
                 if response.status in (401, 403):
                     raise NotAnEndpoint(f"{url} answers {response.status}: it wants an API key, in OPENAI_API_KEY")
                 body = json.loads(await response.read()) if response.status == 200 else None
@@ -84,11 +77,26 @@ class Endpoint:
         except (TypeError, KeyError):
             raise NotAnEndpoint(f"{url} is not an OpenAI endpoint: GET answers {response.status}, no models") from None
 
+
+class Chats:
+    """Chats with one model of an endpoint. `clock` gives seconds."""
+
+    def __init__(
+        self, endpoint: Endpoint, model: str, *, ignore_eos: bool, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._http = endpoint.http
+        self._base = endpoint.base
+        self._model = model
+        self._ignore_eos = ignore_eos
+        self._clock = clock
+        self._counts = True
+        """False once the server could not count a chat: half of the prompts exact would be no better than none."""
+
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Tokens of a chat as the server renders it; None where it has no such endpoint."""
         if not self._counts:
             return None
-        body = {"model": self.model, "messages": list(messages), "add_generation_prompt": True}
+        body = {"model": self._model, "messages": list(messages), "add_generation_prompt": True}
         count = None
         try:
             async with self._http.post(f"{self._base}/tokenize", json=body) as response:
@@ -96,20 +104,22 @@ class Endpoint:
                     count = json.loads(await response.read())["count"]
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError):
             pass  # somebody else's /tokenize, or none
-        self._counts = isinstance(count, int)
-        return count if isinstance(count, int) else None
+        if isinstance(count, int):
+            return count
+        self._counts = False
+        return None
 
     async def chat(self, messages: Sequence[Message], output_tokens: int) -> Result:
         """One streamed request. Never raises for what the server does."""
         body: dict[str, Any] = {
-            "model": self.model,
+            "model": self._model,
             "messages": list(messages),
             "max_tokens": output_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if self.ignore_eos:
+        if self._ignore_eos:
             body["ignore_eos"] = True
         sent_at = self._clock()
         try:
@@ -156,7 +166,6 @@ class Endpoint:
             raise _Failed("answer without text", "no event had any text: there is no first token to time")
         usage = seen.usage or {}
         tokens = usage.get("completion_tokens")
-        self.tokens_from_usage = self.tokens_from_usage and isinstance(tokens, int)
         prompt = usage.get("prompt_tokens")
         return Answer(
             sent_at=sent_at,
@@ -165,6 +174,7 @@ class Endpoint:
             gaps=tuple(later - earlier for earlier, later in itertools.pairwise(seen.times)),
             output_tokens=tokens if isinstance(tokens, int) else len(seen.times),
             prompt_tokens=prompt if isinstance(prompt, int) else None,
+            tokens_from_usage=isinstance(tokens, int),
             text="".join(seen.texts),
         )
 

@@ -2,8 +2,9 @@
 
 TTFT: from sending a request to the first event with text. E2E: to the last event. TPOT: (E2E - TTFT) / (tokens - 1),
 one value a request, of those with two tokens or more. ITL: each gap between two events with text, of all requests.
-Percentiles interpolate linearly. Rates divide by the time from the first request sent to the last answer's end.
-Requests that failed are counted by kind, and no figure but that count knows them.
+Percentiles interpolate linearly. Rates divide by the time from the first request sent to the end of the last one.
+Requests that failed are counted by kind. No other figure knows them, but for the time that rates divide by: it is of
+all requests.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Answer:
     output_tokens: int
     prompt_tokens: int | None
     """None: the server did not say."""
+    tokens_from_usage: bool = True
+    """False: the server did not say, and each event counts as a token."""
     text: str = ""
 
     @property
@@ -111,6 +114,9 @@ class Figures:
     itl: Spread | None
     e2e: Spread | None
 
+    tokens_from_usage: bool
+    """False: of an answer at least, events were counted."""
+
     @property
     def requests_per_second(self) -> float:
         return self.completed / self.seconds
@@ -143,6 +149,7 @@ def figures(results: Sequence[Result], slo: Slo) -> Figures:
         tpot=Spread.of([answer.tpot for answer in answers if answer.tpot is not None]),
         itl=Spread.of([gap for answer in answers for gap in answer.gaps]),
         e2e=Spread.of([answer.e2e for answer in answers]),
+        tokens_from_usage=all(answer.tokens_from_usage for answer in answers),
     )
 
 

@@ -28,7 +28,6 @@ class Run:
     ignore_eos: bool
     slo: Slo
     exact_prompts: bool
-    tokens_from_usage: bool
     latest_start: float | None
     """Seconds that a conversation of an open load began too late at most."""
 
@@ -46,7 +45,7 @@ def as_json(run: Run, figures: Figures) -> dict[str, Any]:
         "ignore_eos": run.ignore_eos,
         "slo_ms": {"ttft": _ms(run.slo.ttft), "tpot": _ms(run.slo.tpot)},
         "prompt_lengths": "exact" if run.exact_prompts else "approximate",
-        "tokens_from": "usage" if run.tokens_from_usage else "events",
+        "tokens_from": "usage" if figures.tokens_from_usage else "events",
         "latest_start_ms": _ms(run.latest_start),
         "completed": figures.completed,
         "failed": sum(figures.failed.values()),
@@ -68,15 +67,15 @@ def as_json(run: Run, figures: Figures) -> dict[str, Any]:
 
 
 def as_table(run: Run, figures: Figures) -> str:
-    return "\n".join([*_head(run), "", *_rates(figures), "", *_latencies(figures), *_failures(figures)])
+    return "\n".join([*_head(run, figures), "", *_rates(figures), "", *_latencies(figures), *_failures(figures)])
 
 
-def _head(run: Run) -> Iterator[str]:
+def _head(run: Run, figures: Figures) -> Iterator[str]:
     load = f"{run.concurrency} at a time" if run.rate is None else f"{run.rate:g} conversations a second (Poisson)"
     yield f"{run.model} at {run.url}: {run.workload.kind}, {run.requests} requests, {load}, seed {run.seed}"
     if not run.exact_prompts:
         yield "prompt lengths are approximate, a word for a token: the server does not count tokens (POST /tokenize)"
-    if not run.tokens_from_usage:
+    if not figures.tokens_from_usage:
         yield "output tokens are counted by events: the server sends no usage"
     if run.latest_start is not None and run.latest_start > 0.01:
         yield f"a conversation began {1000 * run.latest_start:.0f} ms too late: this machine is too busy for the rate"

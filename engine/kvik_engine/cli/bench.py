@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +17,7 @@ from kvik_engine.cli import values
 from kvik_engine.errors import StartError, StartReason
 
 if TYPE_CHECKING:
-    from kvik_engine.bench.endpoint import Endpoint
+    from kvik_engine.bench.endpoint import Chats
     from kvik_engine.bench.figures import Result
     from kvik_engine.bench.prompts import Scripts
     from kvik_engine.bench.workloads import Workload
@@ -115,7 +116,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 async def _measure(arguments: argparse.Namespace, workload: Workload) -> int:
-    from kvik_engine.bench.endpoint import Endpoint, base_of, session
+    from kvik_engine.bench.endpoint import Chats, Endpoint, base_of, session
     from kvik_engine.bench.figures import Slo, figures
     from kvik_engine.bench.load import closed
     from kvik_engine.bench.report import Run, as_json, as_table
@@ -123,19 +124,19 @@ async def _measure(arguments: argparse.Namespace, workload: Workload) -> int:
     base = base_of(arguments.url)
     async with session(arguments.timeout, os.environ.get("OPENAI_API_KEY")) as http:
         endpoint = Endpoint(http, base)
-        endpoint.model = _chosen(arguments.model, await endpoint.models(), base)
-        endpoint.ignore_eos = arguments.ignore_eos
+        model = _chosen(arguments.model, await endpoint.models(), base)
+        chats = Chats(endpoint, model, ignore_eos=arguments.ignore_eos)
+        print(f"kvik bench: making prompts of the lengths asked for: {arguments.requests}", file=sys.stderr)
         # Words of another seed, or the prefix cache would know the prompts.
-        before = await _scripts(endpoint, workload, arguments.warmup, f"warm-up {arguments.seed}")
-        scripts = await _scripts(endpoint, workload, arguments.requests, str(arguments.seed))
-        await closed(before.scripts, arguments.concurrency or _DEFAULT_CONCURRENCY, endpoint.chat)
-        endpoint.tokens_from_usage = True
-        results, latest_start = await _send(arguments, scripts, endpoint)
+        before = await _scripts(chats, workload, arguments.warmup, f"warm-up {arguments.seed}")
+        scripts = await _scripts(chats, workload, arguments.requests, str(arguments.seed))
+        await closed(before.scripts, arguments.concurrency or _DEFAULT_CONCURRENCY, chats.chat)
+        results, latest_start = await _send(arguments, scripts, chats)
     slo = Slo(arguments.slo_ttft, arguments.slo_tpot)
     found = figures(results, slo)
     told = Run(
         url=base,
-        model=endpoint.model,
+        model=model,
         workload=workload,
         requests=arguments.requests,
         concurrency=None if arguments.rate is not None else arguments.concurrency or _DEFAULT_CONCURRENCY,
@@ -145,7 +146,6 @@ async def _measure(arguments: argparse.Namespace, workload: Workload) -> int:
         ignore_eos=arguments.ignore_eos,
         slo=slo,
         exact_prompts=scripts.exact,
-        tokens_from_usage=endpoint.tokens_from_usage,
         latest_start=latest_start,
     )
     print(json.dumps(as_json(told, found)) if arguments.json else as_table(told, found))
@@ -161,20 +161,18 @@ def _chosen(wanted: str | None, served: list[str], base: str) -> str:
     raise StartError(StartReason.CONFIG_INVALID, f"{base} serves {', '.join(served) or 'no model'}: {asked}")
 
 
-async def _scripts(endpoint: Endpoint, workload: Workload, requests: int, seed: str) -> Scripts:
+async def _scripts(chats: Chats, workload: Workload, requests: int, seed: str) -> Scripts:
     from kvik_engine.bench.prompts import write
     from kvik_engine.bench.workloads import conversations
 
-    return await write(workload, conversations(workload, requests, seed), seed, endpoint.count)
+    return await write(workload, conversations(workload, requests, seed), seed, chats.count)
 
 
-async def _send(
-    arguments: argparse.Namespace, scripts: Scripts, endpoint: Endpoint
-) -> tuple[list[Result], float | None]:
+async def _send(arguments: argparse.Namespace, scripts: Scripts, chats: Chats) -> tuple[list[Result], float | None]:
     from kvik_engine.bench.load import closed, opened
     from kvik_engine.bench.workloads import arrivals
 
     if arguments.rate is None:
-        return await closed(scripts.scripts, arguments.concurrency or _DEFAULT_CONCURRENCY, endpoint.chat), None
+        return await closed(scripts.scripts, arguments.concurrency or _DEFAULT_CONCURRENCY, chats.chat), None
     times = arrivals(len(scripts.scripts), arguments.rate, str(arguments.seed))
-    return await opened(scripts.scripts, times, endpoint.chat)
+    return await opened(scripts.scripts, times, chats.chat)

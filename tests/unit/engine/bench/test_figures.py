@@ -99,6 +99,7 @@ def test_failed_requests_are_counted_by_kind_and_are_in_no_latency_and_no_throug
 def test_a_run_in_which_everything_failed_has_no_latencies() -> None:
     found = figures([Failure("no connection", "refused", 0, 0)], Slo())
     assert (found.completed, found.ttft, found.itl, found.requests_per_second) == (0, None, None, 0)
+    assert (found.prompt_tokens, found.output_tokens, found.total_tokens_per_second) == (0, 0, 0)
 
 
 def test_prompt_tokens_are_unknown_once_one_answer_did_not_say() -> None:

@@ -12,11 +12,12 @@ import pytest
 from aiohttp import web
 
 from kvik_engine.api.ports import bind
-from kvik_engine.bench.endpoint import Endpoint, NotAnEndpoint, base_of, session
+from kvik_engine.bench.endpoint import Chats, Endpoint, NotAnEndpoint, base_of, session
 from kvik_engine.bench.figures import Answer, Failure, Result
 from kvik_engine.bench.load import closed, opened
 from kvik_engine.bench.prompts import Message, Script
 from kvik_engine.bench.workloads import Conversation, Turn
+from tests.support.waiting import until
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 HELLO: list[Message] = [{"role": "user", "content": "hello"}]
@@ -66,14 +67,17 @@ async def serving(chat: Handler, timeout: float = 60.0, **routes: Handler) -> As
 
 async def result_of(chat: Handler, timeout: float = 60.0) -> Result:
     async with serving(chat, timeout) as endpoint:
-        return await endpoint.chat(HELLO, 8)
+        return await chats(endpoint).chat(HELLO, 8)
+
+
+def chats(endpoint: Endpoint, *, ignore_eos: bool = False) -> Chats:
+    return Chats(endpoint, "m", ignore_eos=ignore_eos)
 
 
 async def test_an_answer_is_timed_by_its_events_and_its_tokens_are_those_of_usage() -> None:
-    async with serving(streaming(*WITH_USAGE)) as endpoint:
-        result = await endpoint.chat(HELLO, 8)
-        assert endpoint.tokens_from_usage
+    result = await result_of(streaming(*WITH_USAGE))
     assert isinstance(result, Answer)
+    assert result.tokens_from_usage
     assert (result.text, result.output_tokens, result.prompt_tokens) == ("abc", 3, 12)
     assert len(result.gaps) == 2
     assert result.sent_at < result.first_at <= result.ended_at
@@ -81,10 +85,9 @@ async def test_an_answer_is_timed_by_its_events_and_its_tokens_are_those_of_usag
 
 
 async def test_without_usage_events_are_counted_and_the_output_can_say_so() -> None:
-    async with serving(streaming(*WHOLE)) as endpoint:
-        result = await endpoint.chat(HELLO, 8)
-        assert not endpoint.tokens_from_usage
+    result = await result_of(streaming(*WHOLE))
     assert isinstance(result, Answer)
+    assert not result.tokens_from_usage
     assert (result.output_tokens, result.prompt_tokens) == (3, None)
 
 
@@ -96,9 +99,9 @@ async def test_a_request_asks_for_a_stream_with_usage_and_for_the_full_length_on
         return await streaming(*WHOLE)(request)
 
     async with serving(chat) as endpoint:
-        await endpoint.chat(HELLO, 8)
-        endpoint.ignore_eos = True
-        await endpoint.chat(HELLO, 8)
+        for ignore_eos in (False, True):
+            await chats(endpoint, ignore_eos=ignore_eos).chat(HELLO, 8)
+    assert bodies[0]["model"] == "m"
     assert bodies[0]["stream_options"] == {"include_usage": True}
     assert bodies[0]["max_tokens"] == 8
     assert ["ignore_eos" in body for body in bodies] == [False, True]
@@ -143,7 +146,7 @@ async def test_a_server_that_went_away_is_a_failure_too() -> None:
     async with serving(refused) as endpoint:
         pass
     async with session(5, None) as http:
-        gone = await Endpoint(http, endpoint._base).chat(HELLO, 8)
+        gone = await chats(Endpoint(http, endpoint.base)).chat(HELLO, 8)
     assert isinstance(gone, Failure)
     assert gone.kind == "no connection"
 
@@ -178,9 +181,32 @@ async def test_lengths_are_counted_by_the_server_and_not_asked_for_again_where_i
         return web.json_response({"count": 17}) if len(asked) == 1 else web.Response(status=404)
 
     async with serving(refused, tokenize=tokenize) as endpoint:
-        assert [await endpoint.count(HELLO) for _ in range(4)] == [17, None, None, None]
+        counting = chats(endpoint)
+        assert [await counting.count(HELLO) for _ in range(4)] == [17, None, None, None]
     assert len(asked) == 2
     assert asked[0]["messages"] == HELLO
+
+
+async def test_what_was_not_counted_once_is_not_counted_again_whatever_was_asked_at_the_same_time() -> None:
+    release, asked = asyncio.Event(), 0
+
+    async def tokenize(_: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            return web.Response(status=503)
+        await release.wait()
+        return web.json_response({"count": 17})
+
+    async with serving(refused, tokenize=tokenize) as endpoint:
+        counting = chats(endpoint)
+        first = asyncio.create_task(counting.count(HELLO))
+        await until(lambda: asked == 1)
+        assert await counting.count(HELLO) is None
+        release.set()
+        assert await first == 17
+        assert await counting.count(HELLO) is None
+    assert asked == 2
 
 
 async def test_a_tokenizer_of_another_kind_is_none() -> None:
@@ -190,7 +216,7 @@ async def test_a_tokenizer_of_another_kind_is_none() -> None:
         return web.json_response({"tokens": []})
 
     async with serving(refused, tokenize=tokenize) as endpoint:
-        assert await endpoint.count(HELLO) is None
+        assert await chats(endpoint).count(HELLO) is None
 
 
 def test_a_url_may_end_in_v1_and_anything_else_that_is_none_is_refused() -> None:
@@ -260,9 +286,25 @@ async def test_what_follows_a_turn_that_failed_counts_as_failed_and_is_not_sent(
 
 
 async def test_an_open_load_does_not_wait_for_answers() -> None:
-    """All six begin before the first one has ended: a closed loop would hide how late the others are."""
-    server = Server()
-    results, late = await opened([script(n) for n in range(6)], [0.0] * 6, server.chat)
+    """A closed loop would hide how late the others are."""
+    server, released = Server(), asyncio.Event()
+
+    async def held(messages: Any, tokens: int) -> Result:
+        result = await server.chat(messages, tokens)
+        await released.wait()
+        return result
+
+    load = asyncio.create_task(opened([script(n) for n in range(6)], [0.0] * 6, held))
+    await until(lambda: len(server.heard) == 6)
+    assert not load.done()
+    released.set()
+    results, _ = await load
     assert len(results) == 6
-    assert server.most > 1
-    assert late >= 0.0
+
+
+async def test_how_late_a_conversation_began_is_told_at_its_worst() -> None:
+    """The clock is read when the load begins, and before and after the wait for each conversation."""
+    readings = iter([10.0, 10.0, 10.0, 11.25, 11.5, 12.0, 12.0])
+    arrivals = [0.0, 1.0, 2.0]
+    _, late = await opened([script(n) for n in range(3)], arrivals, Server().chat, lambda: next(readings))
+    assert late == 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from kvik_engine.bench.figures import Answer, Failure, Slo, figures
+from kvik_engine.bench.figures import Answer, Failure, Result, Slo, figures
 from kvik_engine.bench.report import Run, as_json, as_table
 from kvik_engine.bench.workloads import Workload
 
@@ -21,11 +21,11 @@ RUN = Run(
     ignore_eos=False,
     slo=Slo(ttft=0.5),
     exact_prompts=True,
-    tokens_from_usage=True,
     latest_start=None,
 )
-RESULTS = [
-    Answer(0, 0.25, 1.25, (0.5, 0.5), 5, 10),
+FIRST = Answer(0, 0.25, 1.25, (0.5, 0.5), 5, 10)
+RESULTS: list[Result] = [
+    FIRST,
     Answer(0, 1.0, 2.0, (1.0,), 5, 10),
     Failure("timed out", "60 s", 0, 2),
 ]
@@ -37,6 +37,7 @@ def test_times_are_told_in_milliseconds_and_rates_in_seconds() -> None:
     assert (told["requests_per_second"], told["output_tokens_per_second"]) == (1.0, 5.0)
     assert (told["goodput_requests_per_second"], told["slo_ms"]) == (0.5, {"ttft": 500.0, "tpot": None})
     assert told["load"] == {"concurrency": 2, "rate": None}
+    assert told["tokens_from"] == "usage"
     assert told["failures"] == {"timed out": {"count": 1, "example": "60 s"}}
 
 
@@ -49,8 +50,9 @@ def test_a_table_names_what_failed_and_shows_no_numbers_for_what_there_is_none_o
 
 
 def test_what_could_not_be_kept_stands_above_the_figures() -> None:
-    run = replace(RUN, exact_prompts=False, tokens_from_usage=False, concurrency=None, rate=3.0, latest_start=0.25)
-    table = as_table(run, figures(RESULTS, run.slo)).splitlines()
+    run = replace(RUN, exact_prompts=False, concurrency=None, rate=3.0, latest_start=0.25)
+    uncounted = replace(FIRST, tokens_from_usage=False)
+    table = as_table(run, figures([uncounted, *RESULTS[1:]], run.slo)).splitlines()
     assert "3 conversations a second" in table[0]
     assert "approximate" in table[1]
     assert "by events" in table[2]
