@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.faults.test_chart import helm_template, of_kind, render
 from tests.support.control_plane import RunningControlPlane
 from tests.support.kubectl import wait_for
 from tests.support.prometheus_operator import crd
+from tests.support.rendered_chart import helm_template, of_kind, render
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "kvik"

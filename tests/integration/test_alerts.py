@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from kvik_operator.names import ConditionType, Reason
+from tests.support.alert_rules import RULES, alerts
 from tests.support.prometheus import promtool
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "charts" / "kvik" / "rules" / "kvik.rules.yaml"
 POOL = 'namespace="demo",pool="chat"'
 POD = f'{POOL},pod="chat-1",model_name="chat"'
 
@@ -203,11 +203,6 @@ CASES = [
     Case("KvikAPIKeysOutdated", "it was for a moment", engine("api_keys_outdated", "0x10 1x3 0x60"), False, 12),
     Case("KvikAPIKeysOutdated", "all is well", engine("api_keys_outdated", "0x60"), False),
 ]  # fmt: skip
-
-
-def alerts() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
 
 
 def test_the_rule_file_is_one_by_itself() -> None:

@@ -10,7 +10,7 @@ from kvik_operator.autoscale.decide import decide
 from kvik_operator.autoscale.load import pool_load
 from kvik_operator.autoscale.types import EngineState, LoadReading, PodSample, ScalePolicy
 from kvik_operator.autoscale.windows import PoolMemory
-from tests.integration.test_alerts import RULES
+from tests.support.alert_rules import RULES
 from tests.support.prometheus import promtool
 
 READ_EVERY, SCRAPED_EVERY = 5, 15

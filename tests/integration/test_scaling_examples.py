@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from tests.integration.test_alerts import RULES
-from tests.integration.test_dashboard import operator_page, scraping, served
+from tests.support.alert_rules import RULES
 from tests.support.live_engine import LiveEngine
 from tests.support.pools import KEY
 from tests.support.prometheus import RunningPrometheus, running_prometheus
+from tests.support.scraped_pool import operator_page, scraping, served
 from tests.support.waiting import PATIENCE
 
 EXAMPLES = RULES.parents[3] / "examples"

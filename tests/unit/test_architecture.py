@@ -153,6 +153,18 @@ def test_the_tree_keeps_the_import_rule(rule: Allow | Forbid) -> None:
     assert {str(path.relative_to(ROOT)): wrong for path in files if (wrong := broken(rule, path.read_text()))} == {}
 
 
+def test_no_test_module_imports_another() -> None:
+    """What several need is in tests/support: a test could not move or change without those that lean on it."""
+    leaning = {
+        str(path.relative_to(ROOT)): found.module
+        for path in files_of("tests/**/*.py")
+        for found in imports_of(path.read_text())
+        if found.top == "tests" and ".test_" in found.module
+    }
+
+    assert leaning == {}
+
+
 def test_an_import_inside_a_function_breaks_a_rule_as_well() -> None:
     source = "import os\n\ndef later():\n    from torch import nn\n"
 

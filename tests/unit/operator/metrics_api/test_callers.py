@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 
 from kvik_operator.metrics_api.callers import Caller, FrontProxy, Stranger, front_proxy, identify
+from tests.support.front_proxy import DATA
 
-DATA = {
-    "client-ca-file": "other",
-    "requestheader-client-ca-file": "PEM",
-    "requestheader-allowed-names": '["front-proxy-client"]',
-    "requestheader-username-headers": '["X-Remote-User"]',
-    "requestheader-group-headers": '["X-Remote-Group"]',
-    "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
-}
 USER = [("X-Remote-User", "alice")]
 
 

@@ -11,7 +11,7 @@ import pytest
 from kvik_operator.certificates import LIFE, OVERLAP, Held, Pair
 from kvik_operator.errors import Conflict, Unpresentable
 from kvik_operator.metrics_api.keeper import Backend, Keeper
-from tests.unit.operator.metrics_api.test_callers import DATA
+from tests.support.front_proxy import DATA
 
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 OURS, OTHER = "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io"
