@@ -47,16 +47,10 @@ KERNELS = (
 WINDOW = 1024
 """Tokens of the window kernels' variants."""
 ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
-KEPT = {"int8": ("*i8", 127), "fp8": ("*fp8e4nv", 448)}
-"""What a quantised cache holds: the type of its elements, and what the largest of a vector becomes."""
-SCALES = (
-    "k_scale_ptr",
-    "v_scale_ptr",
-    "k_scale_block_stride",
-    "k_scale_head_stride",
-    "v_scale_block_stride",
-    "v_scale_head_stride",
-)
+STORED = {"int8": ("*i8", True), "fp8": ("*fp8e4nv", False), "fp8-dynamic": ("*fp8e4nv", True), "int4": ("*u8", True)}
+"""What a quantised cache holds: the type of its elements, and whether it has scales."""
+KEPT = {**{name: (name, name) for name in STORED}, "int8+int4": ("int8", "int4")}
+"""What keys and values are kept as, by the name of both."""
 BLOCK_TOKENS = 16
 
 
@@ -71,7 +65,7 @@ class Variant:
     group: int
     kv_heads: int
     kept: str = "plain"
-    """What keys and values are kept as: int8, fp8, or as they are computed."""
+    """What keys and values are kept as: a name of KEPT, or as they are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +130,7 @@ def compile_variant(variant: Variant) -> Usage:
     Raises triton's own errors when it does not compile, and ValueError where the target has no fp8.
     """
     backend, architecture, warp_size, device = TARGETS[variant.target]
-    if variant.kept == "fp8" and not device.has_fp8:
+    if needs_fp8(variant.kept) and not device.has_fp8:
         raise ValueError(f"{variant.target} has no fp8: it needs sm_89 or newer, or gfx94 or newer")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
@@ -165,6 +159,11 @@ def compile_variant(variant: Variant) -> Usage:
     )
 
 
+def needs_fp8(kept: str) -> bool:
+    """Whether caches that are kept so hold float8."""
+    return kept in KEPT and any(STORED[name][0] == "*fp8e4nv" for name in KEPT[kept])
+
+
 def source_of(variant: Variant) -> Source:
     """What compile_variant compiles."""
     if variant.kernel != "kv_write":
@@ -176,20 +175,36 @@ def _quantised_write_source(variant: Variant) -> Source:
     from kvik_kernels.kv_write.kernel import kv_write_quantised_kernel
 
     tile = kv_write_launch.quantised_tile(variant.kv_heads, variant.head_dim)
-    kept, largest = KEPT[variant.kept]
     types = dict.fromkeys(("k_ptr", "v_ptr"), f"*{variant.element}")
-    types |= dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), kept)
-    types |= {"k_scale_ptr": "*i16", "v_scale_ptr": "*i16", "slots_ptr": "*i64"}
-    constants = {
+    types |= _cache_types(variant, "k_cache_ptr", "v_cache_ptr") | {"slots_ptr": "*i64"}
+    constants = _no_scales(variant) | {
         "KV_HEADS": variant.kv_heads,
         "HEAD_DIM": variant.head_dim,
         "BLOCK_TOKENS": BLOCK_TOKENS,
         "BLOCK_H": tile.block_h,
         "BLOCK_D": tile.block_d,
-        "K_LARGEST": largest,
-        "V_LARGEST": largest,
     }
     return Source.of(kv_write_quantised_kernel, types, {"slots_ptr"}, constants, warps=tile.warps, stages=1)
+
+
+def _kept_parts(variant: Variant) -> Iterator[tuple[str, str, bool]]:
+    """For keys, then values: the letter of their arguments, the type of their elements, whether they have scales."""
+    for letter, name in zip("kv", KEPT.get(variant.kept, ("", "")), strict=True):
+        yield letter, *STORED.get(name, (f"*{variant.element}", False))
+
+
+def _cache_types(variant: Variant, keys: str, values: str) -> dict[str, str]:
+    """Of the arguments of these names, and of their scales where there are some."""
+    parts = list(_kept_parts(variant))
+    types = {name: element for name, (_, element, _) in zip((keys, values), parts, strict=True)}
+    return types | {f"{letter}_scale_ptr": "*i16" for letter, _, scaled in parts if scaled}
+
+
+def _no_scales(variant: Variant) -> dict[str, None]:
+    """The arguments of scales that there are none of."""
+    absent = [letter for letter, _, scaled in _kept_parts(variant) if not scaled]
+    fields = ("scale_ptr", "scale_block_stride", "scale_head_stride")
+    return {f"{letter}_{field}": None for letter in absent for field in fields}
 
 
 def _kv_write_source(variant: Variant) -> Source:
@@ -230,7 +245,7 @@ def _attention_source(variant: Variant) -> Source:
         "decode_window": kernel.decode_kernel,
         "reduce": kernel.reduce_kernel,
     }[variant.kernel]
-    constants: dict[str, Any] = {
+    constants: dict[str, Any] = _no_scales(variant) | {
         "Q_HEADS": variant.kv_heads * variant.group,
         "KV_HEADS": variant.kv_heads,
         "GROUP": variant.group,
@@ -246,12 +261,7 @@ def _attention_source(variant: Variant) -> Source:
         "WINDOW": WINDOW if variant.kernel in ("prefill_window", "decode_window") else 0,
         "PRECISION": "ieee",
     }
-    types = dict.fromkeys(("out_ptr", "q_ptr", "k_ptr", "v_ptr"), f"*{variant.element}")
-    if variant.kept == "plain":
-        constants |= dict.fromkeys(SCALES)
-    else:
-        types |= dict.fromkeys(("k_ptr", "v_ptr"), KEPT[variant.kept][0])
-        types |= dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*i16")
+    types = dict.fromkeys(("out_ptr", "q_ptr"), f"*{variant.element}") | _cache_types(variant, "k_ptr", "v_ptr")
     types |= dict.fromkeys(("partial_ptr", "log_sum_ptr"), "*fp32")
     types |= dict.fromkeys(("table_ptr", "starts_ptr", "lens_ptr"), "*i32")
     types |= {"log2_scale": "fp32", "rows": "i32", "splits": "i32", "table_stride": "i32"}

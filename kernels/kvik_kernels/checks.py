@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvik_kernels.quantised import is_quantised
+from kvik_kernels.quantised import WITHOUT_SCALES, is_quantised, kept_width, scales_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,26 +68,33 @@ def require_block_tokens(name: str, block_tokens: int) -> None:
         raise ValueError(f"{name}: tokens per block must be a power of two, got {block_tokens}")
 
 
-def require_scales(name: str, cache: torch.Tensor, scales: torch.Tensor | None) -> None:
-    """Raise TypeError or ValueError unless a quantised cache has bfloat16 scales, one for each of its vectors, and
-    any other cache has none."""
+def require_scales(name: str, cache: torch.Tensor, scales: torch.Tensor | None, width: int) -> None:
+    """Raise TypeError or ValueError unless the bfloat16 scales are those of a cache of vectors of `width` elements, as
+    kvik_kernels.quantised has them. Those of a head's tokens in a block lie one behind the other."""
     import torch
 
-    if is_quantised(cache.dtype) == (scales is None):
-        raise ValueError(f"{name}: a cache of {cache.dtype} has {'some' if scales is None else 'none'}")
-    if scales is not None:
-        require_shape(name, scales, cache.shape[:3])
-        require_dtype(name, scales, torch.bfloat16)
-        require_unit_stride(name, scales)
+    if scales is None:
+        if is_quantised(cache.dtype) and str(cache.dtype) not in WITHOUT_SCALES:
+            raise ValueError(f"{name}: a cache of {cache.dtype} has some")
+        return
+    if not is_quantised(cache.dtype):
+        raise ValueError(f"{name}: a cache of {cache.dtype} has none")
+    of_vector = scales_shape(cache.dtype, width)
+    require_shape(name, scales, (*cache.shape[:3], *of_vector))
+    require_dtype(name, scales, torch.bfloat16)
+    require_unit_stride(name, scales)
+    if of_vector and scales.stride(2) != of_vector[0]:
+        raise ValueError(f"{name}: those of a head's tokens must lie one behind the other")
 
 
 def require_kept(
-    name: str, cache: torch.Tensor, scales_name: str, scales: torch.Tensor | None, plain: torch.dtype
+    name: str, cache: torch.Tensor, scales_name: str, scales: torch.Tensor | None, plain: torch.dtype, width: int
 ) -> None:
-    """Raise TypeError or ValueError unless a cache is of dtype `plain` or quantised, with scales on its device where
-    it has any."""
+    """Raise TypeError or ValueError unless a cache of vectors of `width` elements is of dtype `plain` or quantised,
+    with scales on its device where it has any."""
     if not is_quantised(cache.dtype):
         require_dtype(name, cache, plain)
-    require_scales(scales_name, cache, scales)
+    require_shape(name, cache, (None, None, None, kept_width(cache.dtype, width)))
+    require_scales(scales_name, cache, scales, width)
     if scales is not None:
         require_same_device(scales_name, scales, name, cache)

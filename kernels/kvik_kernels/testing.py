@@ -11,8 +11,15 @@ from unittest import mock
 import torch
 
 from kvik_kernels.kv_write.naive import naive_kv_write
-from kvik_kernels.quantised import is_quantised, page_views, quantise
+from kvik_kernels.quantised import keep, page_views, vector_bytes
 
+KEPT = {
+    "int8": (torch.int8, True),
+    "fp8": (torch.float8_e4m3fn, False),
+    "fp8-dynamic": (torch.float8_e4m3fn, True),
+    "int4": (torch.uint8, True),
+}
+"""By name, the dtype that a quantised cache keeps, and whether it has scales."""
 GARBAGE_BLOCK = 2**30
 """Stands in block tables past each sequence: a kernel that follows it reads far outside every pool."""
 
@@ -49,7 +56,7 @@ class PagedCase:
     max_query_len: int
     window: int | None
     k_scales: torch.Tensor | None = None
-    """bfloat16 [blocks, kv_heads, block_tokens] where the cache is quantised; v_scales alike."""
+    """bfloat16, where the cache has any (kvik_kernels.quantised); v_scales alike."""
     v_scales: torch.Tensor | None = None
 
     @property
@@ -63,30 +70,33 @@ class PagedCase:
         return {"scale": self.scale, "window": self.window, "k_scales": self.k_scales, "v_scales": self.v_scales}
 
 
-def quantised_case(case: PagedCase, k_dtype: torch.dtype, v_dtype: torch.dtype) -> PagedCase:
-    """The same case over a cache that keeps keys and values in these dtypes, with scales where they are quantised.
+def quantised_case(case: PagedCase, keys: str | None, values: str | None) -> PagedCase:
+    """The same case over a cache that keeps keys and values as KEPT says of these names; None: as they are computed.
 
     The cache is as the engine's: in each block all of a layer's keys, a head's scales behind its vectors, then all
     values. What no token fills has scales of NaN.
     """
-    parts = ((case.k_cache, k_dtype), (case.v_cache, v_dtype))
+    parts = [
+        (cache, *((cache.dtype, False) if name is None else KEPT[name]))
+        for cache, name in ((case.k_cache, keys), (case.v_cache, values))
+    ]
     blocks, kv_heads, block_tokens, head_dim = case.k_cache.shape
-    pages = [block_tokens * (head_dim * dtype.itemsize + (2 if is_quantised(dtype) else 0)) for _, dtype in parts]
+    pages = [block_tokens * vector_bytes(dtype, head_dim, scaled=scaled) for _, dtype, scaled in parts]
     layer_bytes = kv_heads * sum(pages)
     raw = torch.zeros((blocks, 3 * layer_bytes), dtype=torch.uint8, device=case.q.device)
     made: list[tuple[torch.Tensor, torch.Tensor | None]] = []
     start = layer_bytes
-    for (old, dtype), page in zip(parts, pages, strict=True):
-        cache, scales = page_views(raw, start, page, kv_heads, block_tokens, head_dim, dtype)
-        if scales is None:
-            cache.copy_(old)
-        else:
-            unfilled = old.isnan().any(-1)
-            vectors, kept = quantise(old, dtype)
-            cache.copy_(vectors)
+    for (old, dtype, scaled), page in zip(parts, pages, strict=True):
+        cache, scales = page_views(raw, start, page, kv_heads, block_tokens, head_dim, dtype, scaled=scaled)
+        unfilled = old.isnan().any(-1)
+        vectors, kept = keep(old, dtype, scaled=scaled)
+        cache.copy_(vectors)
+        if dtype != old.dtype:
             # All bits of a byte set: NaN in float8_e4m3fn.
             cache.view(torch.uint8).masked_fill_(unfilled[..., None], 0xFF)
-            scales.copy_(kept.masked_fill(unfilled, float("nan")))
+        if scales is not None and kept is not None:
+            scales.copy_(kept)
+            scales[unfilled] = float("nan")
         made.append((cache, scales))
         start += kv_heads * page
     (k_cache, k_scales), (v_cache, v_scales) = made

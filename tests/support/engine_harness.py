@@ -64,6 +64,8 @@ class Heard:
     cached_tokens: int = 0
     logprob: float = 0.0
     """Of all its tokens, the one that ended it included, where log-probabilities were asked for."""
+    margins: list[float] = field(default_factory=list)
+    """Of each token's two best alternatives, where so many were asked for: how much likelier the best one was."""
     error: str | None = None
 
 

@@ -111,6 +111,8 @@ class RealCore:
             for output in frame.outputs:
                 one = heard.setdefault((output.request_id, output.choice), Heard())
                 one.tokens.extend(token.token for token in output.tokens)
+                tops = [token.top for token in output.tokens if len(token.top) > 1]
+                one.margins.extend(best.logprob - second.logprob for best, second, *_ in tops)
                 one.finish = output.finish
                 one.stop_tokens += output.stop_tokens
                 one.logprob += sum(token.logprob or 0.0 for token in output.tokens) + (output.stop_logprob or 0.0)

@@ -77,6 +77,7 @@ class StepAttention:
 
     def __init__(self, backend: AttentionBackend, batches: Sequence[AttentionBatch], cache: KVCache) -> None:
         """`batches`: one per KV group."""
+        self._rotation = cache.rotation
         steps = [backend.plan(batch, cache) for batch in batches]
         self._layers = [
             (steps[place.group], layer) for place, layer in zip(cache.layout.places, cache.layers, strict=True)
@@ -87,5 +88,8 @@ class StepAttention:
     ) -> Tensor:
         """`scale` of q·k: width ** -0.5 when None."""
         step, cache = self._layers[layer]
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if self._rotation is not None:
+            query, key, scale = self._rotation(query), self._rotation(key), scale * self._rotation.scale
         step.write(key, value, cache)
-        return step.attend(query, cache, scale=query.shape[-1] ** -0.5 if scale is None else scale)
+        return step.attend(query, cache, scale=scale)

@@ -87,7 +87,7 @@ class CpuStep:
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         if len(self._parts) == 1:
             return self._parts[0].attend(query, cache, scale=scale)
-        out = torch.empty((*query.shape[:2], cache.values.shape[-1]), dtype=query.dtype)
+        out = torch.empty((*query.shape[:2], cache.value_width), dtype=query.dtype)
         for part in self._parts:
             out[part.tokens] = part.attend(query[part.tokens], cache, scale=scale)
         return out

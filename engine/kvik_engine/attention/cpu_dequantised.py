@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
-from kvik_kernels.quantised import dequantise, quantise
+from kvik_kernels.quantised import dequantise, keep
 
 
 class DequantisingPath:
@@ -43,11 +43,9 @@ class QuantisingWrites:
 
     def _keep(self, vectors: Tensor, cache: Tensor, scales: Tensor | None) -> None:
         """[tokens, heads, width]: the indices stand on both sides of the head dimension, which puts tokens first."""
-        if scales is None:
-            cache[self.blocks, :, self.offsets] = vectors
-        else:
-            kept, scales[self.blocks, :, self.offsets] = quantise(vectors, cache.dtype)
-            cache[self.blocks, :, self.offsets] = kept
+        cache[self.blocks, :, self.offsets], kept = keep(vectors, cache.dtype, scaled=scales is not None)
+        if scales is not None and kept is not None:
+            scales[self.blocks, :, self.offsets] = kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,5 @@ class DequantisedPast:
         return self._whole(cache.values, cache.value_scales)
 
     def _whole(self, cache: Tensor, scales: Tensor | None) -> Tensor:
-        found = cache[self.blocks]
-        vectors = found if scales is None else dequantise(found, scales[self.blocks]).to(self.dtype)
+        vectors = dequantise(cache[self.blocks], None if scales is None else scales[self.blocks]).to(self.dtype)
         return vectors.transpose(0, 1).flatten(1, 2)[:, self.tokens]

@@ -92,7 +92,7 @@ class Vectors:
     @classmethod
     def of(cls, cache: KVCache) -> Vectors:
         layout = cache.layout
-        vector_bytes = layout.width * layout.formats.key.element_bytes
+        vector_bytes = layout.width * cache.dtype.itemsize
         return cls(layout.heads, layout.block_tokens, layout.block_bytes // vector_bytes)
 
     def of_slots(self, slots: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class DecodeGroup:
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         """The heads of one KV head stand as queries of one attention."""
-        width, value_width = query.shape[-1], cache.values.shape[-1]
+        width, value_width = query.shape[-1], cache.value_width
         grouped = query.reshape(self.rows, self.index.shape[0] // (self.rows * self.longest), -1, width)
         gathered = (self.rows, grouped.shape[1], self.longest, width)
         keys = vectors_of(cache.keys).index_select(0, self.index).view(gathered)
@@ -232,7 +232,7 @@ class PrefillRow:
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         keys = self.past.keys(cache)
         if cache.latent:
-            return self._attend_latent(query, keys[0], cache.values.shape[-1], scale)
+            return self._attend_latent(query, keys[0], cache.value_width, scale)
         attended = F.scaled_dot_product_attention(
             query.transpose(0, 1)[None],
             keys[None],

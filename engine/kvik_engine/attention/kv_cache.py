@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvik_engine.attention.kv_layout import KVLayout
+from kvik_engine.attention.kv_layout import KVFormat, KVLayout
+from kvik_engine.attention.rotation import Rotation
 from kvik_kernels.quantised import page_views
 
 STORED = {
@@ -20,20 +21,24 @@ STORED = {
     "fp16": torch.float16,
     "int8": torch.int8,
     "fp8": torch.float8_e4m3fn,
+    "fp8-dynamic": torch.float8_e4m3fn,
+    "int4": torch.uint8,
 }
 """By name of the KVFormat."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """Strided views of one layer: keys and values, [blocks + 1, heads, block_tokens, width] and [..., value_width].
+    """Strided views of one layer: keys and values, [blocks + 1, heads, block_tokens, width] and [..., value_width],
+    two elements in one of uint8.
 
-    Where `latent`, the values are the beginnings of the keys. Scales are bfloat16 [blocks + 1, heads, block_tokens],
-    and None where vectors are kept as they were computed (kvik_kernels.quantised).
+    Where `latent`, the values are the beginnings of the keys. Scales are bfloat16 [blocks + 1, heads, block_tokens,
+    ...], and None where there are none (kvik_kernels.quantised).
     """
 
     keys: Tensor
     values: Tensor
+    value_width: int
     latent: bool
     key_scales: Tensor | None = None
     value_scales: Tensor | None = None
@@ -49,6 +54,8 @@ class KVCache:
         self.dtype = dtype
         self.regions = _zeros((blocks + 1, layout.block_bytes), torch.uint8, device)
         """All blocks as bytes, uint8 [blocks + 1, block bytes]: what swap, disk and transfer move."""
+        self.rotation = Rotation(layout.width, dtype, device) if layout.formats.key.rotated else None
+        """Of the keys that are kept, and of queries."""
         self.layers = [self._layer(place.slot) for place in layout.places]
 
     @property
@@ -65,17 +72,19 @@ class KVCache:
         self.regions.index_copy_(0, targets, self.regions.index_select(0, sources))
 
     def _layer(self, slot: int) -> LayerCache:
-        layout, formats = self.layout, self.layout.formats
+        layout, width = self.layout, self.layout.value_width
         start = slot * layout.slot_bytes
-        shape = (layout.heads, layout.block_tokens, layout.width)
-        keys, key_scales = page_views(self.regions, start, layout.key_page_bytes, *shape, STORED[formats.key.name])
+        keys, key_scales = self._pages(start, layout.key_page_bytes, layout.formats.key)
         if layout.parts == 1:
-            return LayerCache(keys, keys[..., : layout.value_width], latent=True)
+            return LayerCache(keys, keys[..., :width], width, latent=True)
         start += layout.heads * layout.key_page_bytes
-        values, value_scales = page_views(
-            self.regions, start, layout.value_page_bytes, *shape, STORED[formats.value.name]
-        )
-        return LayerCache(keys, values, latent=False, key_scales=key_scales, value_scales=value_scales)
+        values, value_scales = self._pages(start, layout.value_page_bytes, layout.formats.value)
+        return LayerCache(keys, values, width, latent=False, key_scales=key_scales, value_scales=value_scales)
+
+    def _pages(self, start: int, page: int, kept: KVFormat) -> tuple[Tensor, Tensor | None]:
+        layout = self.layout
+        shape = (layout.heads, layout.block_tokens, layout.width)
+        return page_views(self.regions, start, page, *shape, STORED[kept.name], scaled=kept.scaled)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -10,32 +10,49 @@ class KVFormat:
     """How the keys, or the values, of a cache are kept. A vector is one token's of one head."""
 
     name: str
-    element_bytes: int
+    element_bits: int
     scale_bytes: int = 0
-    """Of each vector; 0: kept as computed."""
+    """Of a group of elements; 0: there are no scales."""
+    group: int | None = None
+    """Elements that share scales; None: all of a vector's."""
+    rotated: bool = False
+    """Whether keys are rotated before they are kept so, and queries with them (attention.rotation)."""
 
     @property
     def quantised(self) -> bool:
+        return self.element_bits < _COMPUTED_BITS
+
+    @property
+    def scaled(self) -> bool:
         return self.scale_bytes > 0
 
+    def serves(self, width: int) -> bool:
+        """Whether vectors of so many elements can be kept so."""
+        return self.group is None or width % self.group == 0
+
     def page_bytes(self, block_tokens: int, width: int) -> int:
-        """One head's vectors in a block, and their scales behind them. Rounded up to 16 bytes where there are scales,
-        so that what follows is aligned; blocks of 8 tokens and more have nothing to round for heads of even width."""
-        size = block_tokens * (width * self.element_bytes + self.scale_bytes)
+        """One head's vectors in a block, and their scales behind them. Rounded up to 16 bytes where it is quantised, so
+        that what follows is aligned; blocks of 8 tokens and more have nothing to round for heads of even width."""
+        groups = width // (self.group or width)
+        size = block_tokens * (width * self.element_bits // 8 + groups * self.scale_bytes)
         return -(-size // _ALIGNED) * _ALIGNED if self.quantised else size
 
 
 _ALIGNED = 16
+_COMPUTED_BITS = 16
+"""Of the shortest type that models compute in."""
 _SCALE_BYTES = 2
-"""A bfloat16 (kvik_kernels.quantised)."""
+"""A bfloat16 (kvik_kernels.quantised, which has the formats' meaning)."""
 FORMATS = {
     each.name: each
     for each in (
-        KVFormat("fp32", 4),
-        KVFormat("bf16", 2),
-        KVFormat("fp16", 2),
-        KVFormat("int8", 1, _SCALE_BYTES),
-        KVFormat("fp8", 1, _SCALE_BYTES),
+        KVFormat("fp32", 32),
+        KVFormat("bf16", 16),
+        KVFormat("fp16", 16),
+        KVFormat("int8", 8, _SCALE_BYTES),
+        KVFormat("fp8", 8, rotated=True),
+        KVFormat("fp8-dynamic", 8, _SCALE_BYTES, rotated=True),
+        KVFormat("int4", 4, 2 * _SCALE_BYTES, group=32, rotated=True),
     )
 }
 QUANTISED = tuple(name for name, each in FORMATS.items() if each.quantised)

@@ -8,7 +8,7 @@ from torch import Tensor
 from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 from kvik_engine.attention.kv_layout import QUANTISED
-from kvik_kernels.quantised import dequantise, quantise
+from kvik_kernels.quantised import dequantise, keep
 
 
 class ReferenceBackend:
@@ -37,8 +37,7 @@ class ReferenceStep:
                 _keep(value[token], cache.values[block, :, offset], cache.value_scales, block, offset)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
-        width = cache.values.shape[-1]
-        out = torch.empty((*query.shape[:2], width), dtype=query.dtype, device=query.device)
+        out = torch.empty((*query.shape[:2], cache.value_width), dtype=query.dtype, device=query.device)
         at = 0
         for row, (start, length) in enumerate(zip(self._batch.starts, self._batch.lengths, strict=True)):
             base = self._batch.first_seen(start) // self._block_tokens * self._block_tokens
@@ -54,17 +53,16 @@ class ReferenceStep:
         """The row's tokens [base, end), gathered through its block table from a block's first token on: fp32
         [kv_heads, tokens, width]."""
         blocks = self._batch.block_tables[row, base // self._block_tokens : -(-end // self._block_tokens)].long()
-        gathered = vectors[blocks].float() if scales is None else dequantise(vectors[blocks], scales[blocks])
-        return gathered.transpose(0, 1).reshape(vectors.shape[1], -1, vectors.shape[3])[:, : end - base]
+        gathered = dequantise(vectors[blocks], None if scales is None else scales[blocks])
+        return gathered.transpose(0, 1).flatten(1, 2)[:, : end - base]
 
 
 def _keep(vectors: Tensor, place: Tensor, scales: Tensor | None, block: int, offset: int) -> None:
     """[kv_heads, width] into its place, and the scales into theirs."""
-    if scales is None:
-        place.copy_(vectors)
-    else:
-        kept, scales[block, :, offset] = quantise(vectors, place.dtype)
-        place.copy_(kept)
+    kept, its_scales = keep(vectors, place.dtype, scaled=scales is not None)
+    place.copy_(kept)
+    if scales is not None and its_scales is not None:
+        scales[block, :, offset] = its_scales
 
 
 def _attend_token(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBatch
-from kvik_engine.attention.kv_cache import KVCache, LayerCache
+from kvik_engine.attention.kv_cache import STORED, KVCache, LayerCache
 from kvik_engine.attention.kv_layout import QUANTISED
 from kvik_kernels import kv_write, paged_attention
 
@@ -18,7 +19,7 @@ class TritonBackend:
 
     def __init__(self, *, fp8: bool) -> None:
         """`fp8`: whether the device converts it."""
-        self.quantised = tuple(name for name in QUANTISED if fp8 or name != "fp8")
+        self.quantised = tuple(name for name in QUANTISED if fp8 or STORED[name] is not torch.float8_e4m3fn)
 
     def plan(self, batch: AttentionBatch, cache: KVCache) -> TritonStep:
         return TritonStep(batch)

@@ -39,7 +39,8 @@ def kv_groups(config: ModelConfig, block_tokens: int, formats: KVFormats) -> tup
 def kv_layout(config: ModelConfig, block_tokens: int, formats: KVFormats) -> KVLayout:
     """How blocks of `block_tokens` tokens are divided among the model's layers.
 
-    Raises StartError (ModelUnsupported) for a latent that should be quantised: its first elements are the values.
+    Raises StartError (ModelUnsupported) for a latent that should be quantised: its first elements are the values; and
+    for heads that are no whole number of the groups that share a scale.
     """
     if config.latent is not None and formats.quantised:
         raise StartError(
@@ -47,6 +48,13 @@ def kv_layout(config: ModelConfig, block_tokens: int, formats: KVFormats) -> KVL
             f"{config.architecture}: a latent KV cache is kept as computed; leave --kv-key-dtype and --kv-value-dtype "
             "at auto",
         )
+    for flag, kept in (("--kv-key-dtype", formats.key), ("--kv-value-dtype", formats.value)):
+        if not kept.serves(config.head_dim):
+            raise StartError(
+                StartReason.MODEL_UNSUPPORTED,
+                f"{flag}={kept.name}: {config.architecture} has heads of {config.head_dim} elements, which groups of "
+                f"{kept.group} do not divide; int8 and fp8 serve them",
+            )
     windowed = () if config.window is None else config.window.layers
     full = tuple(sorted(set(range(config.layers)).difference(windowed)))
     slots = slots_per_block([len(full), len(windowed)])

@@ -4,6 +4,7 @@
 
 #include "arithmetic.h"
 #include "queries.h"
+#include "widen.h"
 
 namespace {
 
@@ -89,7 +90,7 @@ struct Region {
     int64_t block_stride;
     int64_t token_stride;
     int64_t vector_bytes;
-    const uint16_t *scales;  // null: not quantised
+    const uint16_t *scales;  // null: none
     int64_t scale_stride;    // of blocks, in scales
     const int32_t *table;
     int64_t block_tokens;
@@ -100,6 +101,12 @@ struct Region {
     }
 };
 
+// A region's tokens from `begin` on.
+struct Tokens {
+    const Region &region;
+    int64_t begin;
+};
+
 // Goes through a region's tokens one by one.
 struct Walk {
     const Region &region;
@@ -108,8 +115,8 @@ struct Walk {
     const char *at;
 
     // No block is looked up but for a token that is asked for: of `count` from `token` on.
-    Walk(const Region &region, int64_t token, int64_t count)
-        : region(region), block(token / region.block_tokens), offset(token % region.block_tokens) {
+    Walk(const Tokens &from, int64_t count)
+        : region(from.region), block(from.begin / region.block_tokens), offset(from.begin % region.block_tokens) {
         at = count > 0 ? region.block(block) + offset * region.token_stride : nullptr;
     }
     inline const char *next() {
@@ -134,9 +141,11 @@ struct Walk {
     }
 };
 
-// What the vectors of `count` tokens from `begin` on are to be multiplied by; 0 behind them, to a whole register.
-void load_scales(const Region &region, int64_t begin, int64_t count, float unit, float *out) {
-    int64_t block = begin / region.block_tokens, offset = begin % region.block_tokens, t = 0;
+// What the vectors of `count` tokens are to be multiplied by; 0 behind them, to a whole register.
+void load_scales(const Tokens &from, int64_t count, float unit, float *out) {
+    const Region &region = from.region;
+    int64_t block = from.begin / region.block_tokens, offset = from.begin % region.block_tokens, t = 0;
+    for (; t < count && !region.scales; t++) out[t] = unit;
     for (; t < count; block++, offset = 0) {
         const uint16_t *scales = region.block_scales(block);
         for (; t < count && offset < region.block_tokens; t++, offset++) {
@@ -154,7 +163,7 @@ struct Fetch {
     Walk walk;
     int64_t left;
 
-    Fetch(const Region &region, int64_t begin, int64_t count) : walk(region, begin, count), left(count) {}
+    Fetch(const Tokens &from, int64_t count) : walk(from, count), left(count) {}
     inline void next() {
         if (left == 0) return;
         left--;
@@ -163,18 +172,18 @@ struct Fetch {
     }
 };
 
-// Scores of `count` tokens from `begin` on, and each head's largest. The values, which come next, are fetched meanwhile.
+// Scores of `count` tokens, and each head's largest. The values, which come next, are fetched meanwhile.
 template <typename T, typename K, int H>
-void score(const Heads<T, K> &heads, const Region &keys, const Region &values, int64_t begin, int64_t count,
-           int64_t width, float scale, float (*scores)[kSplitTokens], float *largest) {
+void score(const Heads<T, K> &heads, const Tokens &keys, const Tokens &values, int64_t count, int64_t width, float scale,
+           float (*scores)[kSplitTokens], float *largest) {
     constexpr int W = Vector::kLanes;
     const float none = -__builtin_inff();
     Vector most[H];
     for (int h = 0; h < H; h++) most[h] = Vector::all(none);
-    Walk walk(keys, begin, count);
-    Fetch ahead(keys, begin, count), later(values, begin, count);
+    Walk walk(keys, count);
+    Fetch ahead(keys, count), later(values, count);
     alignas(64) float scales[Stored<K>::kQuantised ? kSplitTokens : W];
-    if (Stored<K>::kQuantised) load_scales(keys, begin, count, Stored<K>::kUnit * scale, scales);
+    if (Stored<K>::kQuantised) load_scales(keys, count, Stored<K>::kUnit * scale, scales);
     for (int64_t i = 0; i < kAhead; i++) ahead.next();
     for (int64_t t = 0; t < count; t += W) {
         Vector parts[H][W];
@@ -212,9 +221,9 @@ inline float weigh(float *scores, int64_t count, float largest) {
 
 // Weights of quantised values take their scales, so that the values themselves are summed as they are.
 template <int H>
-void scale_weights(float (*weights)[kSplitTokens], const Region &values, int64_t begin, int64_t count, float unit) {
+void scale_weights(float (*weights)[kSplitTokens], const Tokens &values, int64_t count, float unit) {
     alignas(64) float scales[kSplitTokens];
-    load_scales(values, begin, count, unit, scales);
+    load_scales(values, count, unit, scales);
     for (int h = 0; h < H; h++)
         for (int64_t t = 0; t < count; t += Vector::kLanes)
             (Vector::load(weights[h] + t) * Vector::load(scales + t)).store(weights[h] + t);
@@ -222,17 +231,17 @@ void scale_weights(float (*weights)[kSplitTokens], const Region &values, int64_t
 
 // C vectors of the weighted sum of values, from `column` on.
 template <typename V, int H, int C>
-void add_up(const float (*weights)[kSplitTokens], const Region &values, int64_t column, int64_t begin, int64_t count,
+void add_up(const float (*weights)[kSplitTokens], const Tokens &values, int64_t column, int64_t count,
             float (*out)[kMostWidth]) {
     constexpr int W = Vector::kLanes;
     Vector sums[H][C];
     for (int h = 0; h < H; h++)
         for (int c = 0; c < C; c++) sums[h][c] = Vector::zero();
-    Walk walk(values, begin, count);
+    Walk walk(values, count);
     for (int64_t t = 0; t < count;) {
         const char *from;
         const int64_t run = walk.run(count - t, &from);
-        for (int64_t i = 0; i < run; i++, t++, from += values.token_stride) {
+        for (int64_t i = 0; i < run; i++, t++, from += values.region.token_stride) {
             const V *value = reinterpret_cast<const V *>(from);
             Vector v[C];
             for (int c = 0; c < C; c++) v[c] = Vector::load(value + column + c * W);
@@ -247,14 +256,37 @@ void add_up(const float (*weights)[kSplitTokens], const Region &values, int64_t 
 }
 
 template <typename V, int H>
-void add_up_all(float (*weights)[kSplitTokens], const Region &values, int64_t width, int64_t begin, int64_t count,
+void add_up_all(float (*weights)[kSplitTokens], const Tokens &values, int64_t width, int64_t count,
                 float (*out)[kMostWidth]) {
     constexpr int W = Vector::kLanes, C = Vector::kColumns;
-    if (Stored<V>::kQuantised) scale_weights<H>(weights, values, begin, count, Stored<V>::kUnit);
+    if (Stored<V>::kQuantised) scale_weights<H>(weights, values, count, Stored<V>::kUnit);
     int64_t column = 0;
-    for (; column + C * W <= width; column += C * W) add_up<V, H, C>(weights, values, column, begin, count, out);
-    for (; column + W <= width; column += W) add_up<V, H, 1>(weights, values, column, begin, count, out);
+    for (; column + C * W <= width; column += C * W) add_up<V, H, C>(weights, values, column, count, out);
+    for (; column + W <= width; column += W) add_up<V, H, 1>(weights, values, column, count, out);
 }
+
+// A split's tokens of four bits an element, widened.
+class Widened {
+  public:
+    Widened(const Tokens &from, int64_t count, int64_t width) {
+        const Region &packed = from.region;
+        const int64_t scales = kvik::scales_of(kvik::kInt4, width);
+        Walk walk(from, count);
+        for (int64_t t = 0; t < count; t++) {
+            const char *bytes = walk.next();
+            widen(reinterpret_cast<const uint8_t *>(bytes), packed.block_scales(walk.block) + (walk.offset - 1) * scales,
+                  width, floats_ + t * width);
+        }
+        const int64_t size = width * static_cast<int64_t>(sizeof(float));
+        region_ = {reinterpret_cast<const char *>(floats_), 0, size, size, nullptr, 0, &kOnlyBlock, kSplitTokens};
+    }
+    Tokens tokens() const { return {region_, 0}; }
+
+  private:
+    static constexpr int32_t kOnlyBlock = 0;
+    alignas(64) float floats_[kSplitTokens * kMostWidth];
+    Region region_;
+};
 
 // What one thread computes at once: a split of a query's past, for the query heads of one KV head.
 struct Part {
@@ -315,11 +347,11 @@ struct Attention {
     // One KV head's part of a layer.
     Region region(const void *base, const int64_t *strides, const uint16_t *scales, const int64_t *scale_strides,
                   int64_t dtype, int64_t kv_head, const int32_t *table) const {
-        const int64_t size = dtype == kvik::kInt8 || dtype == kvik::kFloat8E4M3 ? 1 : sizeof(T);
+        const int64_t size = dtype >= kvik::kInt8 ? 1 : sizeof(T);
         return {static_cast<const char *>(base) + kv_head * strides[1] * size,
                 strides[0] * size,
                 strides[2] * size,
-                all.width * size,
+                dtype == kvik::kInt4 ? all.width / 2 : all.width * size,
                 scales ? scales + kv_head * scale_strides[1] : nullptr,
                 scale_strides[0],
                 table,
@@ -351,18 +383,19 @@ struct Attention {
         alignas(64) float sums[H][kMostWidth];
         float largest[H], weight[H];
         const int64_t width = all.width;
+        const Tokens keys{part.keys, part.begin}, values{part.values, part.begin};
         switch (all.key_dtype) {
-            case kvik::kInt8: score_heads<Int8, H>(part, head, scores, largest); break;
-            case kvik::kFloat8E4M3: score_heads<Float8, H>(part, head, scores, largest); break;
-            default: score_heads<T, H>(part, head, scores, largest);
+            case kvik::kInt4: score_widened<H>(part, keys, head, scores, largest); break;
+            case kvik::kInt8: score_heads<Int8, H>(part, keys, head, scores, largest); break;
+            case kvik::kFloat8E4M3: score_heads<Float8, H>(part, keys, head, scores, largest); break;
+            default: score_heads<T, H>(part, keys, head, scores, largest);
         }
         for (int h = 0; h < H; h++) weight[h] = weigh(scores[h], part.count, largest[h]);
         switch (all.value_dtype) {
-            case kvik::kInt8: add_up_all<Int8, H>(scores, part.values, width, part.begin, part.count, sums); break;
-            case kvik::kFloat8E4M3:
-                add_up_all<Float8, H>(scores, part.values, width, part.begin, part.count, sums);
-                break;
-            default: add_up_all<T, H>(scores, part.values, width, part.begin, part.count, sums);
+            case kvik::kInt4: add_up_widened<H>(scores, values, width, part.count, sums); break;
+            case kvik::kInt8: add_up_all<Int8, H>(scores, values, width, part.count, sums); break;
+            case kvik::kFloat8E4M3: add_up_all<Float8, H>(scores, values, width, part.count, sums); break;
+            default: add_up_all<T, H>(scores, values, width, part.count, sums);
         }
         for (int h = 0; h < H; h++) {
             if (splits == 1) {
@@ -378,14 +411,28 @@ struct Attention {
         }
     }
 
+    // The buffer for what is widened is large: it is in the frame of these two alone, one after the other.
+    template <int H>
+    __attribute__((noinline)) void score_widened(const Part &part, const Tokens &keys, int64_t head,
+                                                 float (*scores)[kSplitTokens], float *largest) const {
+        const Widened wide(keys, part.count, all.width);
+        score_heads<float, H>(part, wide.tokens(), head, scores, largest);
+    }
+    template <int H>
+    __attribute__((noinline)) static void add_up_widened(float (*weights)[kSplitTokens], const Tokens &values,
+                                                         int64_t width, int64_t count, float (*out)[kMostWidth]) {
+        const Widened wide(values, count, width);
+        add_up_all<float, H>(weights, wide.tokens(), width, count, out);
+    }
+
     template <typename K, int H>
-    void score_heads(const Part &part, int64_t head, float (*scores)[kSplitTokens], float *largest) const {
+    void score_heads(const Part &part, const Tokens &keys, int64_t head, float (*scores)[kSplitTokens],
+                     float *largest) const {
         Heads<T, K> queries;
         queries.take(static_cast<const T *>(layer.query) + part.which * layer.query_strides[0] +
                          head * layer.query_strides[1],
                      layer.query_strides[1], H, all.width);
-        score<T, K, H>(queries, part.keys, part.values, part.begin, part.count, all.width, layer.scale, scores,
-                       largest);
+        score<T, K, H>(queries, keys, {part.values, part.begin}, part.count, all.width, layer.scale, scores, largest);
     }
 
     // Splits in their order, whichever thread comes last to do it.

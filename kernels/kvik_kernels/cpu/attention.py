@@ -10,6 +10,7 @@ from kvik_kernels.checks import require_all_fit, require_dtype, require_positive
 from kvik_kernels.cpu.library import DTYPES, STORED, InstructionSet, Library
 from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import SPLIT_TOKENS, Layer, Queries
+from kvik_kernels.quantised import kept_width
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +51,8 @@ class PagedQueries:
     ) -> None:
         """block_tables: int32 `[rows, blocks]`; only the entries of blocks that a query sees are read. group: query
         heads of one KV head. blocks: of the cache. dtype: of queries and results; key_dtype, value_dtype: of the cache,
-        when not the same int8 or float8_e4m3fn. instruction_set: the best one when None. The result does not depend
-        on `threads`.
+        when not the same, as kvik_kernels.quantised has them. instruction_set: the best one when None. The result does
+        not depend on `threads`.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -71,7 +72,8 @@ class PagedQueries:
         self._shape = (len(queries), heads, width)
         self._dtype = dtype
         self._kept = (kept_dtype("key_dtype", key_dtype, dtype), kept_dtype("value_dtype", value_dtype, dtype))
-        self._cache = (blocks, kv_heads, block_tokens, width)
+        self._width = width
+        self._caches = [(blocks, kv_heads, block_tokens, kept_width(each, width)) for each in self._kept]
         splits, numbers = 0, list[int]()
         for query in queries:
             numbers += (*query, splits)
@@ -128,9 +130,9 @@ class PagedQueries:
         scale: float,
     ) -> torch.Tensor:
         """query: `[queries, heads, width]` in the order of the queries, heads of one KV head side by side; keys,
-        values: strided views `[blocks, kv_heads, block_tokens, width]`. Returns `[queries, heads, width]`, zeros for a
-        query that sees nothing. Accumulated in float32. Scales: bfloat16 views `[blocks, kv_heads, block_tokens]` where
-        keys or values are quantised.
+        values: strided views `[blocks, kv_heads, block_tokens, width]`, of half the width in 4 bits. Returns `[queries,
+        heads, width]`, zeros for a query that sees nothing. Accumulated in float32. Scales: bfloat16 views, where keys
+        or values have some (kvik_kernels.quantised).
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -138,8 +140,8 @@ class PagedQueries:
 
         key_dtype, value_dtype = self._kept
         require_all_fit(self._dtype, ("query", query, self._shape))
-        require_all_fit(key_dtype, ("keys", keys, self._cache))
-        require_all_fit(value_dtype, ("values", values, self._cache))
+        require_all_fit(key_dtype, ("keys", keys, self._caches[0]))
+        require_all_fit(value_dtype, ("values", values, self._caches[1]))
         out = torch.empty(self._shape, dtype=self._dtype)
         layer = Layer(
             query.data_ptr(),
@@ -150,7 +152,7 @@ class PagedQueries:
             keys.stride()[:3],
             values.stride()[:3],
             out.stride()[:2],
-            *scale_arguments(keys, key_scales, values, value_scales),
+            *scale_arguments(keys, key_scales, values, value_scales, self._width),
             scale,
         )
         self._library.functions.kvik_attend(self._set, ctypes.byref(self._all), ctypes.byref(layer))

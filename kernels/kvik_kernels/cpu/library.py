@@ -25,6 +25,7 @@ SOURCES = (
     "arithmetic.h",
     "vectors_avx2.h",
     "vectors_avx512.h",
+    "widen.h",
     "attention.cpp",
     "write.cpp",
     "products.cpp",
@@ -37,7 +38,7 @@ SOURCES = (
 ARCHITECTURES = ("x86_64", "AMD64")
 DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
 """What is computed in: `enum Dtype` of queries.h."""
-STORED = {**DTYPES, "torch.int8": 3, "torch.float8_e4m3fn": 4}
+STORED = {**DTYPES, "torch.int8": 3, "torch.float8_e4m3fn": 4, "torch.uint8": 5}
 """What a cache may keep: that, or quantised."""
 
 

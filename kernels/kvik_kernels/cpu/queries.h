@@ -21,8 +21,13 @@ struct Bounds {
     int64_t block_tokens;
 };
 
-// The last two are quantised: a bfloat16 for each vector says what its elements are multiplied by.
-enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kInt8 = 3, kFloat8E4M3 = 4 };
+// The last three are quantised. A bfloat16 for each vector says what its elements are multiplied by, which float8 may do
+// without. Four bits have two for each group of elements: kvik_kernels/quantised/int4.py says how all of it lies.
+enum Dtype : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kInt8 = 3, kFloat8E4M3 = 4, kInt4 = 5 };
+constexpr int64_t kGroup = 32;
+
+// Of one vector, where it has any.
+inline int64_t scales_of(int64_t dtype, int64_t width) { return dtype == kInt4 ? width / kGroup * 2 : 1; }
 
 // GOMP_parallel of the OpenMP runtime that torch has loaded: a second runtime would bring threads of its own.
 typedef void (*Parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
@@ -56,7 +61,7 @@ struct Layer {
     int64_t key_strides[3];
     int64_t value_strides[3];
     int64_t out_strides[2];
-    const uint16_t *key_scales;  // [blocks, heads, block_tokens] by strides of blocks and heads; null: not quantised
+    const uint16_t *key_scales;  // [blocks, heads, block_tokens, ...] by strides of blocks and heads; null: none
     const uint16_t *value_scales;
     int64_t key_scale_strides[2];
     int64_t value_scale_strides[2];

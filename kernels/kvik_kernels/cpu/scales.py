@@ -30,16 +30,19 @@ def scale_arguments(
     key_scales: torch.Tensor | None,
     values: torch.Tensor,
     value_scales: torch.Tensor | None,
+    width: int,
 ) -> tuple[int | None, int | None, tuple[int, ...], tuple[int, ...]]:
     """The last fields of `struct Layer` and `struct NewTokens`: addresses, then strides of blocks and heads.
 
     Raises TypeError or ValueError for scales that do not fit their cache, naming them.
     """
-    key_at, key_strides = _told("key_scales", keys, key_scales)
-    value_at, value_strides = _told("value_scales", values, value_scales)
+    key_at, key_strides = _told("key_scales", keys, key_scales, width)
+    value_at, value_strides = _told("value_scales", values, value_scales, width)
     return key_at, value_at, key_strides, value_strides
 
 
-def _told(name: str, cache: torch.Tensor, scales: torch.Tensor | None) -> tuple[int | None, tuple[int, ...]]:
-    require_scales(name, cache, scales)
+def _told(
+    name: str, cache: torch.Tensor, scales: torch.Tensor | None, width: int
+) -> tuple[int | None, tuple[int, ...]]:
+    require_scales(name, cache, scales, width)
     return (None, _NO_SCALES) if scales is None else (scales.data_ptr(), scales.stride()[:2])

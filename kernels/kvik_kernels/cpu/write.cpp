@@ -86,12 +86,50 @@ void quantise(const Bits *vector, int64_t width, void *to, uint16_t *scale) {
     for (int64_t d = 0; d < width; d++) bytes[d] = To::byte(From::wide(vector[d]) / divisor);
 }
 
+// Elements as they are; what is too large becomes the largest.
+template <typename Bits, typename From, typename To>
+void clip(const Bits *vector, int64_t width, void *to) {
+    uint8_t *__restrict bytes = static_cast<uint8_t *>(to);
+    for (int64_t d = 0; d < width; d++) {
+        const float x = From::wide(vector[d]);
+        bytes[d] = To::byte(x > To::kLargest ? To::kLargest : x < -To::kLargest ? -To::kLargest : x);
+    }
+}
+
+// One vector of four bits an element. The lowest number of a group is rounded down and its step up, both to bfloat16.
+template <typename Bits, typename From>
+void quantise_groups(const Bits *vector, int64_t width, void *to, uint16_t *scales) {
+    uint8_t *__restrict bytes = static_cast<uint8_t *>(to);
+    for (int64_t first = 0; first < width; first += kGroup, bytes += kGroup / 2, scales += 2) {
+        float low = From::wide(vector[first]), high = low;
+        for (int64_t d = first; d < first + kGroup; d++) {
+            const float x = From::wide(vector[d]);
+            low = x < low ? x : low;
+            high = x > high ? x : high;
+        }
+        const uint32_t bits = low == 0.0f ? 0 : bits_of(low);
+        const uint32_t lowest = (bits + (bits >> 31) * 0xffff) >> 16;
+        const float base = float_of(lowest << 16);
+        // Zero may have a sign here.
+        const uint32_t step = ((bits_of((high - base) / 15.0f) & 0x7fffffff) + 0xffff) >> 16;
+        const float divisor = step == 0 ? 1.0f : float_of(step << 16);
+        scales[0] = static_cast<uint16_t>(step);
+        scales[1] = static_cast<uint16_t>(lowest);
+        for (int64_t i = 0; i < kGroup / 2; i++) {
+            const float near = rounded((From::wide(vector[first + i]) - base) / divisor);
+            const float far = rounded((From::wide(vector[first + kGroup / 2 + i]) - base) / divisor);
+            bytes[i] = static_cast<uint8_t>(static_cast<int32_t>(near) | static_cast<int32_t>(far) << 4);
+        }
+    }
+}
+
 // Where the keys, or the values, of one head go.
 struct Place {
     void *vectors;
     const int64_t *strides;
     uint16_t *scales;
     const int64_t *scale_strides;
+    int64_t scales_of_vector;
 
     inline int64_t vector(int64_t block, int64_t head, int64_t offset) const {
         return block * strides[0] + head * strides[1] + offset * strides[2];
@@ -101,7 +139,7 @@ struct Place {
         return static_cast<Bits *>(vectors) + vector(block, head, offset);
     }
     inline uint16_t *scale(int64_t block, int64_t head, int64_t offset) const {
-        return scales + block * scale_strides[0] + head * scale_strides[1] + offset;
+        return scales + block * scale_strides[0] + head * scale_strides[1] + offset * scales_of_vector;
     }
 };
 
@@ -114,6 +152,11 @@ void write_part(const Writes &all, const void *from, const int64_t *strides, int
             if (dtype == kInt8) {
                 quantise<Bits, From, ToInt8>(vector, all.width, place.at<uint8_t>(block, head, offset),
                                              place.scale(block, head, offset));
+            } else if (dtype == kInt4) {
+                quantise_groups<Bits, From>(vector, all.width, place.at<uint8_t>(block, head, offset),
+                                            place.scale(block, head, offset));
+            } else if (dtype == kFloat8E4M3 && !place.scales) {
+                clip<Bits, From, ToFloat8>(vector, all.width, place.at<uint8_t>(block, head, offset));
             } else if (dtype == kFloat8E4M3) {
                 quantise<Bits, From, ToFloat8>(vector, all.width, place.at<uint8_t>(block, head, offset),
                                                place.scale(block, head, offset));
@@ -134,10 +177,11 @@ template <typename Bits, typename From, typename Finite>
 void write_all(const Writes &all, const NewTokens &layer) {
     write_part<Bits, From, AsItIs<Bits>>(
         all, layer.key, layer.new_key_strides, all.key_dtype,
-        {layer.keys, layer.key_strides, layer.key_scales, layer.key_scale_strides});
+        {layer.keys, layer.key_strides, layer.key_scales, layer.key_scale_strides, scales_of(all.key_dtype, all.width)});
     write_part<Bits, From, Finite>(
         all, layer.value, layer.new_value_strides, all.value_dtype,
-        {layer.values, layer.value_strides, layer.value_scales, layer.value_scale_strides});
+        {layer.values, layer.value_strides, layer.value_scales, layer.value_scale_strides,
+         scales_of(all.value_dtype, all.width)});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ from kvik_kernels.checks import require_all_fit, require_dtype, require_positive
 from kvik_kernels.cpu.library import DTYPES, STORED, Library
 from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import NewTokens, Writes
+from kvik_kernels.quantised import kept_width
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +32,8 @@ class PagedWrites:
         value_dtype: torch.dtype | None = None,
     ) -> None:
         """slots: int64 `[tokens]`, block * block_tokens + offset; a slot that is named twice gets either token.
-        blocks: of the cache. dtype: of new keys and values; key_dtype, value_dtype: of the cache, when not the same
-        int8 or float8_e4m3fn.
+        blocks: of the cache. dtype: of new keys and values; key_dtype, value_dtype: of the cache, when not the same, as
+        kvik_kernels.quantised has them.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
@@ -52,7 +53,8 @@ class PagedWrites:
         self._dtype = dtype
         self._kept = (kept_dtype("key_dtype", key_dtype, dtype), kept_dtype("value_dtype", value_dtype, dtype))
         self._new = (slots.shape[0], kv_heads, width)
-        self._cache = (blocks, kv_heads, block_tokens, width)
+        self._width = width
+        self._caches = [(blocks, kv_heads, block_tokens, kept_width(each, width)) for each in self._kept]
         self._all = Writes(
             slots.data_ptr(), *self._new, block_tokens, *(STORED[str(each)] for each in (dtype, *self._kept))
         )
@@ -67,15 +69,15 @@ class PagedWrites:
         value_scales: torch.Tensor | None = None,
     ) -> None:
         """key, value: `[tokens, kv_heads, width]`; keys, values: strided views `[blocks, kv_heads, block_tokens,
-        width]`; scales: bfloat16 views `[blocks, kv_heads, block_tokens]` where these are quantised. Values are made
-        finite as by torch.nan_to_num: one would spoil even those that give it no weight.
+        width]`, of half the width in 4 bits; scales: bfloat16 views, where these have some (kvik_kernels.quantised).
+        Values are made finite as by torch.nan_to_num: one would spoil even those that give it no weight.
 
         Raises TypeError or ValueError for an argument that does not fit, naming it.
         """
         new, (key_dtype, value_dtype) = self._new, self._kept
         require_all_fit(self._dtype, ("key", key, new), ("value", value, new))
-        require_all_fit(key_dtype, ("keys", keys, self._cache))
-        require_all_fit(value_dtype, ("values", values, self._cache))
+        require_all_fit(key_dtype, ("keys", keys, self._caches[0]))
+        require_all_fit(value_dtype, ("values", values, self._caches[1]))
         layer = NewTokens(
             key.data_ptr(),
             value.data_ptr(),
@@ -85,6 +87,6 @@ class PagedWrites:
             value.stride()[:2],
             keys.stride()[:3],
             values.stride()[:3],
-            *scale_arguments(keys, key_scales, values, value_scales),
+            *scale_arguments(keys, key_scales, values, value_scales, self._width),
         )
         self._library.functions.kvik_write(ctypes.byref(self._all), ctypes.byref(layer))

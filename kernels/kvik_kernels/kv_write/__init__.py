@@ -12,7 +12,7 @@ from kvik_kernels.checks import (
     require_shape,
     require_unit_stride,
 )
-from kvik_kernels.quantised import LARGEST, scale_bits, scale_strides
+from kvik_kernels.quantised import is_quantised, scale_bits, scale_strides
 
 if TYPE_CHECKING:
     import torch
@@ -28,14 +28,14 @@ def kv_write(
     k_scales: torch.Tensor | None = None,
     v_scales: torch.Tensor | None = None,
 ) -> None:
-    """Store `k[i]` and `v[i]` at slot `slots[i]` of one layer's cache, quantised where the cache has scales.
+    """Store `k[i]` and `v[i]` at slot `slots[i]` of one layer's cache, quantised where the cache is.
 
     k, v: `[tokens, kv_heads, head_dim]`, last dimension contiguous. k_cache, v_cache: strided views
-    `[blocks, kv_heads, block_tokens, head_dim]`, block_tokens a power of two. slots: int64 `[tokens]`, each
+    `[blocks, kv_heads, block_tokens, kept_width]`, block_tokens a power of two, of k's dtype or quantised
+    (kvik_kernels.quantised), chosen apart. slots: int64 `[tokens]`, each
     `block * block_tokens + offset`, at least 0 and inside the cache (not checked: it lies in device memory). Padded
     tokens point into scratch block 0; where two tokens name one slot, either of them may stay. k_scales, v_scales:
-    bfloat16 `[blocks, kv_heads, block_tokens]`, last dimension contiguous, with a cache of int8 or float8_e4m3fn
-    (kvik_kernels.quantised); None with one of k's dtype.
+    bfloat16 `[blocks, kv_heads, block_tokens, *scales_shape]`, contiguous within a block's head; None without.
 
     Raises TypeError for a dtype, ValueError for a shape, layout or device that does not fit, naming the argument.
     """
@@ -47,10 +47,10 @@ def kv_write(
     device.require_dtype("v_cache", v_cache.dtype)
     if k.shape[0] == 0:
         return
-    if k_scales is None and v_scales is None:
-        _copy(k, v, k_cache, v_cache, slots)
-    else:
+    if is_quantised(k_cache.dtype) or is_quantised(v_cache.dtype):
         _quantise(k, v, k_cache, v_cache, slots, k_scales, v_scales)
+    else:
+        _copy(k, v, k_cache, v_cache, slots)
 
 
 def _copy(k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor) -> None:
@@ -112,8 +112,6 @@ def _quantise(
         BLOCK_TOKENS=k_cache.shape[2],
         BLOCK_H=tile.block_h,
         BLOCK_D=tile.block_d,
-        K_LARGEST=int(LARGEST.get(str(k_cache.dtype), 0)),
-        V_LARGEST=int(LARGEST.get(str(v_cache.dtype), 0)),
         num_warps=tile.warps,
         num_stages=1,
         enable_fp_fusion=True,
@@ -135,12 +133,12 @@ def _check(
     require_dtype("k", k, torch.float32, torch.float16, torch.bfloat16)
     require_shape("v", v, k.shape)
     tokens, kv_heads, head_dim = k.shape
-    require_shape("k_cache", k_cache, (None, kv_heads, None, head_dim))
+    require_shape("k_cache", k_cache, (None, kv_heads, None, None))
     require_block_tokens("k_cache", k_cache.shape[2])
-    require_shape("v_cache", v_cache, k_cache.shape)
+    require_shape("v_cache", v_cache, (*k_cache.shape[:3], None))
     require_dtype("v", v, k.dtype)
-    require_kept("k_cache", k_cache, "k_scales", k_scales, k.dtype)
-    require_kept("v_cache", v_cache, "v_scales", v_scales, k.dtype)
+    require_kept("k_cache", k_cache, "k_scales", k_scales, k.dtype, head_dim)
+    require_kept("v_cache", v_cache, "v_scales", v_scales, k.dtype, head_dim)
     for name, tensor in (("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):
         require_same_device(name, tensor, "k", k)
     for name, tensor in (("k", k), ("v", v), ("k_cache", k_cache), ("v_cache", v_cache)):

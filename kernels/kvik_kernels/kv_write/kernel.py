@@ -3,10 +3,7 @@
 import triton
 import triton.language as tl
 
-MOST = tl.constexpr(2.0**120)
-"""As kvik_kernels.quantised has it, which imports no triton."""
-ROUNDING = tl.constexpr(1.5 * 2.0**23)
-"""Added to a float32 below 2**22 and taken away again, it leaves the nearest whole number, halves to even."""
+from kvik_kernels.quantised.kernel import scales_of_vector, store_vectors
 
 
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
@@ -51,42 +48,6 @@ def kv_write_kernel(
     tl.store(v_slot + heads * v_cache_head_stride + dims, v, mask=inside)
 
 
-@triton.jit
-def _float8(x):
-    """float32 of at most 448 to float8_e4m3fn, to the nearest, halves to even. By its bits: Triton's interpreter loses
-    the carry into the exponent."""
-    sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
-    x = tl.abs(x)
-    bits = x.to(tl.int32, bitcast=True)
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
-    small = ((x * 512.0 + ROUNDING) - ROUNDING).to(tl.int32)
-    byte = sign | tl.where(x < 0.015625, small, normal)
-    return byte.to(tl.int8).to(tl.float8e4nv, bitcast=True)
-
-
-@triton.jit
-def _store_vectors(x, to_ptr, lanes, scale_ptr, scale_lanes, heads, dims, KV_HEADS, HEAD_DIM, LARGEST: tl.constexpr):
-    """Store x [heads, dims] as it is, or with a LARGEST as kvik_kernels.quantised says, bit by bit."""
-    inside = (heads < KV_HEADS)[:, None] & (dims < HEAD_DIM)[None, :]
-    if LARGEST == 0:
-        tl.store(to_ptr + lanes, x, mask=inside)
-    else:
-        x = x.to(tl.float32)
-        x = tl.where(x == x, x, 0.0)
-        x = tl.minimum(tl.maximum(x, -MOST), MOST)
-        share = tl.math.div_rn(tl.max(tl.abs(x), 1), tl.full(heads.shape, LARGEST, tl.float32))
-        bits = (share.to(tl.int32, bitcast=True) + 0xFFFF) >> 16
-        scale = (bits << 16).to(tl.float32, bitcast=True)
-        divisor = tl.where(scale > 0.0, scale, 1.0)[:, None]
-        x = tl.math.div_rn(x, tl.broadcast_to(divisor, x.shape))
-        if to_ptr.dtype.element_ty == tl.int8:
-            kept = ((x + ROUNDING) - ROUNDING).to(tl.int8)
-        else:
-            kept = _float8(x)
-        tl.store(to_ptr + lanes, kept, mask=inside)
-        tl.store(scale_ptr + scale_lanes, bits.to(tl.int16), mask=heads < KV_HEADS)
-
-
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def kv_write_quantised_kernel(
     k_ptr,
@@ -115,11 +76,9 @@ def kv_write_quantised_kernel(
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    K_LARGEST: tl.constexpr,
-    V_LARGEST: tl.constexpr,
 ):
-    """The same with scales, of bfloat16 seen as int16, one for each head: [BLOCK_H, BLOCK_D] lanes. Keys or values
-    whose LARGEST is 0 are copied as they are, and have no scales."""
+    """The same with keys or values or both quantised: [BLOCK_H, BLOCK_D] lanes over heads and their elements. Scales
+    are bfloat16 seen as int16; None where there are none."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token)
     block = slot // BLOCK_TOKENS
@@ -132,21 +91,15 @@ def kv_write_quantised_kernel(
     v_at = v_ptr + token * v_token_stride + (heads * v_head_stride)[:, None] + dims[None, :]
     k = tl.load(k_at, mask=inside, other=0.0)
     v = tl.load(v_at, mask=inside, other=0.0)
-    k_lanes = block * k_cache_block_stride + offset * k_cache_token_stride
-    v_lanes = block * v_cache_block_stride + offset * v_cache_token_stride
-    k_scale_lanes = heads
-    v_scale_lanes = heads
-    if K_LARGEST > 0:
-        k_scale_lanes = block * k_scale_block_stride + offset + heads * k_scale_head_stride
-    if V_LARGEST > 0:
-        v_scale_lanes = block * v_scale_block_stride + offset + heads * v_scale_head_stride
-    # fmt: off
-    _store_vectors(
-        k, k_cache_ptr, k_lanes + (heads * k_cache_head_stride)[:, None] + dims[None, :], k_scale_ptr, k_scale_lanes,
-        heads, dims, KV_HEADS, HEAD_DIM, K_LARGEST,
-    )
-    _store_vectors(
-        v, v_cache_ptr, v_lanes + (heads * v_cache_head_stride)[:, None] + dims[None, :], v_scale_ptr, v_scale_lanes,
-        heads, dims, KV_HEADS, HEAD_DIM, V_LARGEST,
-    )
-    # fmt: on
+    k_to = k_cache_ptr + block * k_cache_block_stride + offset * k_cache_token_stride + heads * k_cache_head_stride
+    v_to = v_cache_ptr + block * v_cache_block_stride + offset * v_cache_token_stride + heads * v_cache_head_stride
+    k_scales = k_scale_ptr
+    if k_scale_ptr is not None:
+        k_of_vector: tl.constexpr = scales_of_vector(k_cache_ptr.dtype.element_ty, HEAD_DIM)
+        k_scales += block * k_scale_block_stride + offset * k_of_vector + heads * k_scale_head_stride
+    v_scales = v_scale_ptr
+    if v_scale_ptr is not None:
+        v_of_vector: tl.constexpr = scales_of_vector(v_cache_ptr.dtype.element_ty, HEAD_DIM)
+        v_scales += block * v_scale_block_stride + offset * v_of_vector + heads * v_scale_head_stride
+    store_vectors(k, k_to, k_scales, heads, KV_HEADS, HEAD_DIM, BLOCK_D)
+    store_vectors(v, v_to, v_scales, heads, KV_HEADS, HEAD_DIM, BLOCK_D)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvik_kernels.quantised import quantise
+from kvik_kernels.quantised import keep
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,6 @@ def naive_kv_write(
     blocks, offsets = slots // block_tokens, slots % block_tokens
     for vectors, cache, scales in ((k, k_cache, k_scales), (v, v_cache, v_scales)):
         # The indices stand on both sides of the head dimension, so torch puts the token dimension first, as in k and v.
-        if scales is None:
-            cache[blocks, :, offsets] = vectors
-        else:
-            cache[blocks, :, offsets], scales[blocks, :, offsets] = quantise(vectors, cache.dtype)
+        cache[blocks, :, offsets], kept = keep(vectors, cache.dtype, scaled=scales is not None)
+        if scales is not None and kept is not None:
+            scales[blocks, :, offsets] = kept

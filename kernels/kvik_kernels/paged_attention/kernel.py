@@ -10,16 +10,7 @@ parts `reduce_kernel` joins.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _scales(scale_ptr, block, offset, block_stride, written, MASKED: tl.constexpr):
-    """The scales of a tile's keys or values, float32 [TILE]."""
-    at = scale_ptr + block * block_stride + offset
-    if MASKED:
-        bits = tl.load(at, mask=written, other=0)
-    else:
-        bits = tl.load(at)
-    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+from kvik_kernels.quantised.kernel import kept_of_head, load_scales, load_vectors
 
 
 @triton.jit
@@ -32,17 +23,9 @@ def _attend(
     visible,
     first_key,
     end_key,
-    k_ptr,
-    v_ptr,
+    kept_keys,
+    kept_values,
     table_ptr,
-    k_block_stride,
-    k_token_stride,
-    v_block_stride,
-    v_token_stride,
-    k_scale_ptr,
-    v_scale_ptr,
-    k_scale_block_stride,
-    v_scale_block_stride,
     log2_scale,
     BLOCK_TOKENS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -57,9 +40,9 @@ def _attend(
     visible [M]: how many keys of the sequence each query sees, less those before seen_from [M] if there is a WINDOW.
     Without MASKED every query sees every key of the range and the range is whole tiles. With it, nothing at or past
     `end_key` is read: slots not written yet may hold NaN, and block table entries past the sequence garbage. Nor is
-    anything before `first_key`: what lies behind the window may be another sequence's by now. Where there are scales
-    (bfloat16 seen as int16; None without), they are those of keys and values: a column of scores takes its key's, a
-    column of weights its value's, so that the elements go into the products as they are.
+    anything before `first_key`: what lies behind the window may be another sequence's by now. Where vectors have one
+    scale, a column of scores takes its key's, a column of weights its value's, so that the elements go into the
+    products as they are.
     """
     dims = tl.arange(0, BLOCK_D)
     for tile_start in tl.range(first_key, end_key, TILE):
@@ -72,23 +55,23 @@ def _attend(
         # int64: block times stride passes 2**31 elements in a large pool.
         block = block.to(tl.int64)
         offset = keys % BLOCK_TOKENS
-        k_at = k_ptr + (block * k_block_stride + offset * k_token_stride)[None, :] + dims[:, None]
-        v_at = v_ptr + (block * v_block_stride + offset * v_token_stride)[:, None] + dims[None, :]
-        if MASKED:
-            k = tl.load(k_at, mask=written[None, :] & (dims < HEAD_DIM)[:, None], other=0.0)
-            v = tl.load(v_at, mask=written[:, None] & (dims < HEAD_DIM)[None, :], other=0.0)
-        elif HEAD_DIM != BLOCK_D:
-            k = tl.load(k_at, mask=(dims < HEAD_DIM)[:, None], other=0.0)
-            v = tl.load(v_at, mask=(dims < HEAD_DIM)[None, :], other=0.0)
+        # fmt: off
+        k = load_vectors(
+            kept_keys, block[None, :], offset[None, :], dims[:, None], written[None, :], q.dtype, HEAD_DIM, BLOCK_D,
+            MASKED,
+        )
+        v = load_vectors(
+            kept_values, block[:, None], offset[:, None], dims[None, :], written[:, None], q.dtype, HEAD_DIM, BLOCK_D,
+            MASKED,
+        )
+        # fmt: on
+        k_scale = load_scales(kept_keys, block, offset, written, MASKED)
+        v_scale = load_scales(kept_values, block, offset, written, MASKED)
+        scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        if k_scale is None:
+            scores *= log2_scale
         else:
-            k = tl.load(k_at)
-            v = tl.load(v_at)
-
-        if k_scale_ptr is None:
-            scores = tl.dot(q, k, input_precision=PRECISION) * log2_scale
-        else:
-            k_scale = _scales(k_scale_ptr, block, offset, k_scale_block_stride, written, MASKED)
-            scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION) * (log2_scale * k_scale)[None, :]
+            scores *= (log2_scale * k_scale)[None, :]
         if MASKED:
             seen = keys[None, :] < visible[:, None]
             if WINDOW > 0:
@@ -103,12 +86,9 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(weights, 1)
-        if v_scale_ptr is None:
-            acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
-        else:
-            v_scale = _scales(v_scale_ptr, block, offset, v_scale_block_stride, written, MASKED)
-            scaled = (weights * v_scale[None, :]).to(q.dtype)
-            acc = tl.dot(scaled, v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
+        if v_scale is not None:
+            weights *= v_scale[None, :]
+        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
         row_max = new_max
     return acc, row_max, row_sum
 
@@ -213,35 +193,32 @@ def prefill_kernel(
     seen_from = visible - WINDOW
 
     table = table_ptr + row.to(tl.int64) * table_stride
-    k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
-    v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
-    k_scale = k_scale_ptr
-    if k_scale_ptr is not None:
-        k_scale += kv_head.to(tl.int64) * k_scale_head_stride
-    v_scale = v_scale_ptr
-    if v_scale_ptr is not None:
-        v_scale += kv_head.to(tl.int64) * v_scale_head_stride
+    # fmt: off
+    keys = kept_of_head(
+        k_ptr, k_block_stride, k_token_stride, k_head_stride, k_scale_ptr, k_scale_block_stride, k_scale_head_stride,
+        kv_head,
+    )
+    values = kept_of_head(
+        v_ptr, v_block_stride, v_token_stride, v_head_stride, v_scale_ptr, v_scale_block_stride, v_scale_head_stride,
+        kv_head,
+    )
+    # fmt: on
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     # fmt: off
     if WINDOW > 0:
         acc, row_max, row_sum = _attend(
-            q, acc, row_max, row_sum, seen_from, visible, first_key, tl.minimum(whole_start, end_key), k_head, v_head,
-            table, k_block_stride, k_token_stride, v_block_stride, v_token_stride,
-            k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
+            q, acc, row_max, row_sum, seen_from, visible, first_key, tl.minimum(whole_start, end_key), keys, values,
+            table, log2_scale,
             BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
         )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, seen_from, visible, whole_start, whole_end, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
-        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
+        q, acc, row_max, row_sum, seen_from, visible, whole_start, whole_end, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=WINDOW,
     )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, seen_from, visible, whole_end, end_key, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
-        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
+        q, acc, row_max, row_sum, seen_from, visible, whole_end, end_key, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
     )
     # fmt: on
@@ -336,28 +313,26 @@ def decode_kernel(
     whole_end = first_key + (end_key - first_key) // TILE * TILE
 
     table = table_ptr + row * table_stride
-    k_head = k_ptr + kv_head.to(tl.int64) * k_head_stride
-    v_head = v_ptr + kv_head.to(tl.int64) * v_head_stride
-    k_scale = k_scale_ptr
-    if k_scale_ptr is not None:
-        k_scale += kv_head.to(tl.int64) * k_scale_head_stride
-    v_scale = v_scale_ptr
-    if v_scale_ptr is not None:
-        v_scale += kv_head.to(tl.int64) * v_scale_head_stride
+    # fmt: off
+    keys = kept_of_head(
+        k_ptr, k_block_stride, k_token_stride, k_head_stride, k_scale_ptr, k_scale_block_stride, k_scale_head_stride,
+        kv_head,
+    )
+    values = kept_of_head(
+        v_ptr, v_block_stride, v_token_stride, v_head_stride, v_scale_ptr, v_scale_block_stride, v_scale_head_stride,
+        kv_head,
+    )
+    # fmt: on
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     # fmt: off
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, visible, first_key, whole_end, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
-        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
+        q, acc, row_max, row_sum, visible, visible, first_key, whole_end, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=0,
     )
     acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, visible, whole_end, end_key, k_head, v_head, table,
-        k_block_stride, k_token_stride, v_block_stride, v_token_stride,
-        k_scale, v_scale, k_scale_block_stride, v_scale_block_stride, log2_scale,
+        q, acc, row_max, row_sum, visible, visible, whole_end, end_key, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=0,
     )
     # fmt: on

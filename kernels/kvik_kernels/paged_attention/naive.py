@@ -60,5 +60,5 @@ def _gather(
     block_tokens = cache.shape[2]
     blocks = table[first // block_tokens : -(-end // block_tokens)].long()
     base = first // block_tokens * block_tokens
-    found = cache[blocks].float() if scales is None else dequantise(cache[blocks], scales[blocks])
+    found = dequantise(cache[blocks], None if scales is None else scales[blocks])
     return found.transpose(1, 2).flatten(0, 1)[first - base : end - base]

@@ -22,7 +22,6 @@ from kvik_kernels.paged_attention.kernel import decode_kernel, prefill_kernel, r
 from kvik_kernels.testing import Row, paged_case, quantised_case
 
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-KEPT = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 ROWS = {
     "kv_write": [Row(5, 5)],
     "prefill": [Row(80, 33), Row(17, 1), Row(9, 9)],
@@ -97,7 +96,7 @@ def call(variant: aot.Variant, rows: Sequence[Row]) -> None:
     )
     tokens = case.q.shape[0]
     if variant.kept != "plain":
-        case = quantised_case(case, *[KEPT[variant.kept]] * 2)
+        case = quantised_case(case, *aot.KEPT[variant.kept])
     projected = torch.zeros(tokens, q_heads + 2 * variant.kv_heads, variant.head_dim, dtype=case.q.dtype)
     q, k, v = projected.split((q_heads, variant.kv_heads, variant.kv_heads), dim=1)
     scales = {"k_scales": case.k_scales, "v_scales": case.v_scales}
@@ -129,7 +128,8 @@ def compiled(variant: aot.Variant) -> dict[str, Any]:
 def print_served_beside_aot() -> None:
     shapes = {"bf16": (64, 3), "fp16": (128, 4), "fp32": (64, 3)}
     for target, (element, (head_dim, group)) in itertools.product(aot.TARGETS, shapes.items()):
-        quantised = [kept for kept in KEPT if element == "bf16" and (kept == "int8" or aot.TARGETS[target][3].has_fp8)]
+        has_fp8 = aot.TARGETS[target][3].has_fp8
+        quantised = [kept for kept in aot.KEPT if element == "bf16" and (has_fp8 or not aot.needs_fp8(kept))]
         variants = (aot.variants([target], [element], [head_dim], [group], kept) for kept in ("plain", *quantised))
         for variant in itertools.chain.from_iterable(variants):
             with collecting(target) as seen:

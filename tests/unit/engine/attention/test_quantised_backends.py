@@ -27,7 +27,15 @@ MIXES = {
     "whole prompts": ([0, 0], [5, 33]),
     "chunks, drafts and decodes": ([16, 7, 40, 300, 9], [16, 3, 11, 1, 1]),
 }
-PAIRS = [("int8", "int8"), ("fp8", "fp8"), ("int8", "fp8"), ("fp8", "auto"), ("auto", "int8")]
+PAIRS = [
+    ("int8", "int8"),
+    ("fp8", "fp8"),
+    ("int4", "int4"),
+    ("int8", "int4"),
+    ("int8", "fp8-dynamic"),
+    ("fp8", "auto"),
+    ("auto", "int8"),
+]
 BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
     "reference": ReferenceBackend,
     "torch": lambda: CpuBackend(DequantisingPath()),
@@ -149,7 +157,16 @@ def test_a_tokens_bytes_do_not_depend_on_the_chunks_that_it_was_written_in(
     assert torch.equal(regions[0], regions[2])
 
 
-@pytest.mark.parametrize(("pair", "least"), [(("int8", "int8"), 1.9), (("fp8", "fp8"), 1.9), (("int8", "auto"), 1.3)])
+@pytest.mark.parametrize(
+    ("pair", "least"),
+    [
+        (("int8", "int8"), 1.9),
+        (("fp8", "fp8"), 2.0),
+        (("int8", "int4"), 2.4),
+        (("int4", "int4"), 3.0),
+        (("int8", "auto"), 1.3),
+    ],
+)
 def test_capacity_with_scales_counted(pair: tuple[str, str], least: float) -> None:
     """Of heads of 64 against bf16, as the demo model has them."""
 
@@ -161,12 +178,14 @@ def test_capacity_with_scales_counted(pair: tuple[str, str], least: float) -> No
     assert plain / block_bytes(pair[0], "bf16" if pair[1] == "auto" else pair[1]) >= least
 
 
-def test_layers_of_a_quantised_cache_do_not_overlap_and_fill_the_block() -> None:
-    cache = new_cache(("int8", "bf16"), 1, 16)
+@pytest.mark.parametrize("pair", [("int8", "auto"), ("int8", "int4")], ids="-".join)
+def test_layers_of_a_quantised_cache_do_not_overlap_and_fill_the_block(pair: tuple[str, str]) -> None:
+    cache = new_cache(pair, 1, 16)
     seen = torch.zeros(cache.regions[1].shape, dtype=torch.int64)
     for layer in cache.layers:
-        for part in (layer.keys, layer.key_scales, layer.values):
-            assert part is not None
+        for part in (layer.keys, layer.key_scales, layer.values, layer.value_scales):
+            if part is None:
+                continue
             cache.regions.zero_()
             part[1].view(torch.uint8).fill_(0xFF)
             seen += cache.regions[1] == 0xFF

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvik_engine.attention.kv_layout import KVFormats
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.models.config import LatentAttention, ModelConfig, WindowAttention
 from kvik_engine.models.kv_groups import MOST_PADDING, kv_groups, kv_layout, slots_per_block
 from kvik_engine.step import GroupKind
@@ -39,6 +40,16 @@ def test_a_model_whose_layers_are_alike_has_one_group() -> None:
 
     assert (group.kind, group.layers, group.window) == (GroupKind.FULL, tuple(range(30)), None)
     assert group.block_bytes == 2 * 30 * 3 * 64 * 2 * 16
+
+
+@pytest.mark.parametrize(("key", "value", "flag"), [("int4", "auto", "key"), ("int8", "int4", "value")])
+def test_heads_that_groups_of_a_format_do_not_divide_are_refused_with_what_serves_them(
+    key: str, value: str, flag: str
+) -> None:
+    with pytest.raises(StartError, match=rf"--kv-{flag}-dtype=int4: .*heads of 80 .*groups of 32 .*int8 and fp8") as it:
+        kv_layout(replace(LLAMA, head_dim=80), 16, KVFormats.of("bf16", key, value))
+
+    assert it.value.reason is StartReason.MODEL_UNSUPPORTED
 
 
 def test_a_window_in_all_layers_is_one_group_too() -> None:

@@ -3,8 +3,9 @@ planned ahead change no token of what the same cache gives an undisturbed reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from kvik_kernels.cpu.library import load_library
 from tests.support.cpu_kernels import needs_kernels
+from tests.support.engine_harness import Heard
 from tests.support.real_core import RealCore, Settings, engine_config
 
 BLOCK_TOKENS, ROWS, OUTPUTS = 8, 12, 12
@@ -43,6 +45,8 @@ MODEL = ModelConfig(
     tie_embeddings=False,
 )
 SEED = 3
+LEAST_MARGIN = 0.01
+"""Log-probability of the best token above the second."""
 BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
     "torch": lambda: CpuBackend(DequantisingPath()),
     "kernels": lambda: CpuBackend(KernelPath(load_library(), heads=MODEL.heads)),
@@ -84,6 +88,9 @@ def core(runner: ModelRunner, folder: Path, **settings: Any) -> RealCore:
             ("torch", "int8", "int8", True, ()),
             ("kernels", "fp8", "int8", True, needs_kernels),
             ("torch", "fp8", "fp8", False, ()),
+            ("kernels", "int8", "int4", False, needs_kernels),
+            ("kernels", "int4", "int4", True, needs_kernels),
+            ("torch", "int4", "fp8-dynamic", False, ()),
         )
     ],
 )
@@ -95,9 +102,18 @@ def runner(request: pytest.FixtureRequest) -> ModelRunner:
 
 @pytest.fixture(scope="module")
 def undisturbed(runner: ModelRunner, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """Each prompt alone, in one piece, with nothing cached."""
+    """Each prompt alone, in one piece, with nothing cached; up to the first choice that rounding might change: by a
+    matrix product over other rows, which may round a number to the next one of a quantised cache."""
     alone = core(runner, tmp_path_factory.mktemp("alone"), at_once=1, prefix_cache="disabled")
-    return [one.tokens for one in alone.generate(prompts(), GREEDY)]
+    heard = alone.generate(prompts(), replace(GREEDY, logprobs=2))
+    sure = [[*takewhile(lambda margin: margin >= LEAST_MARGIN, one.margins)] for one in heard]
+    assert sum(map(len, sure)) >= 0.7 * len(heard) * OUTPUTS, "choose another seed"
+    return [one.tokens[: len(margins)] for one, margins in zip(heard, sure, strict=True)]
+
+
+def beginnings(heard: Sequence[Heard], like: Sequence[Sequence[int]]) -> list[list[int]]:
+    """As many tokens of each as are sure."""
+    return [one.tokens[: len(want)] for one, want in zip(heard, like, strict=True)]
 
 
 @pytest.mark.parametrize(("chunk", "overlap"), [(5, 1), (64, 0), (17, 1)])
@@ -106,7 +122,7 @@ def test_chunks_and_company_change_no_token(
 ) -> None:
     heard = core(runner, tmp_path, chunk=chunk, overlap=overlap, prefix_cache="disabled").generate(prompts(), GREEDY)
 
-    assert [one.tokens for one in heard] == undisturbed
+    assert beginnings(heard, undisturbed) == undisturbed
 
 
 @pytest.mark.parametrize("index", ["radix", "block-hash"])
@@ -117,7 +133,7 @@ def test_prefix_hits_change_no_token(
     engine.generate(prompts(), GREEDY)
     heard = engine.generate(prompts(), GREEDY)
 
-    assert [one.tokens for one in heard] == undisturbed
+    assert beginnings(heard, undisturbed) == undisturbed
     assert sum(one.cached_tokens for one in heard) > 60
 
 
@@ -131,7 +147,7 @@ def test_preempted_requests_give_the_same_tokens(
     heard = engine.generate([*prompts(), *prompts()], GREEDY)
     counters = engine.core.scheduler.counters
 
-    assert [one.tokens for one in heard] == undisturbed * 2
+    assert beginnings(heard, undisturbed * 2) == undisturbed * 2
     assert counters.preemptions > 0
     assert (counters.swaps > 0) == (mode is PreemptionMode.SWAP)
 
@@ -139,7 +155,8 @@ def test_preempted_requests_give_the_same_tokens(
 def test_forks_of_one_prompt_give_its_tokens(runner: ModelRunner, undisturbed: list[list[int]], tmp_path: Path) -> None:
     heard = core(runner, tmp_path, chunk=20).generate_choices(prompts(), replace(GREEDY, n=3))
 
-    assert [[one.tokens for one in choices] for choices in heard] == [[tokens] * 3 for tokens in undisturbed]
+    for choices, want in zip(heard, undisturbed, strict=True):
+        assert beginnings(choices, [want] * 3) == [want] * 3
 
 
 def test_a_prefix_from_the_host_gives_the_cold_answer(
@@ -151,7 +168,7 @@ def test_a_prefix_from_the_host_gives_the_cold_answer(
     before = engine.core.scheduler.offload.use.swapped_in
     heard = engine.generate(prompts(), GREEDY)
 
-    assert [one.tokens for one in heard] == undisturbed
+    assert beginnings(heard, undisturbed) == undisturbed
     assert engine.core.scheduler.offload.use.swapped_in > before
 
 

@@ -169,7 +169,7 @@ def test_every_backend_of_a_cpu_serves_quantised_caches(name: str, key: str) -> 
     ids=["keys", "values"],
 )
 def test_a_gpu_without_fp8_refuses_it_and_says_what_it_has(formats: KVFormats, flag: str) -> None:
-    with pytest.raises(StartError, match=f"{flag} does not run .*: auto, int8 do") as caught:
+    with pytest.raises(StartError, match=f"{flag} does not run .*: auto, int8, int4 do") as caught:
         check_attention(TINY, TritonBackend(fp8=False), formats)
 
     assert caught.value.reason is StartReason.CONFIG_INVALID
