@@ -58,8 +58,10 @@ class EngineConfig:
     block_tokens: int = 16
     kv_cache_size: int | None = None
     kv_key_dtype: str = "auto"
-    """auto (as `dtype`), int8, fp8."""
+    """auto (as `dtype`), int8, fp8, fp8-dynamic, int4."""
     kv_value_dtype: str = "auto"
+    kv_dtype_check: str = "refuse"
+    """refuse or warn, where they cost too much."""
     memory_fraction: float = 0.9
     swap_space: int = 0
     """Memory of the host for the KV of preempted requests and for evicted prefixes."""
@@ -74,6 +76,11 @@ class EngineConfig:
     """Private folder (0700) of this start: sockets and the heartbeat page."""
     threads: int | None = None
     """CPU threads of the core; None = the cgroup's quota, at least 1."""
+
+    @property
+    def quantises_kv(self) -> bool:
+        """Whether keys or values are kept in fewer bits than they are computed in."""
+        return (self.kv_key_dtype, self.kv_value_dtype) != ("auto", "auto")
 
     def write(self, path: Path) -> None:
         """By rename: `kvik drain` may read it at any time."""

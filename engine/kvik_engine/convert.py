@@ -3,7 +3,8 @@
     python -m kvik_engine.convert RUN_DIR/config.json
 
 checks the digest, turns a GGUF's metadata into tokenizer.json, tokenizer_config.json and config.json (cached by the
-digest of the metadata), tries the chat template on a sample, writes how tokens are spelled, and rewrites the
+digest of the metadata), tries the chat template on a sample, writes how tokens are spelled and
+the tokens of the sample text, and rewrites the
 configuration with `model_path` and `tokenizer_path` filled. Foreign files are parsed here first, so what hangs or dies
 on them is this process and not the server. Exit 78 and one line `Reason: message` when the model cannot be served.
 """
@@ -24,6 +25,7 @@ from kvik_engine.bounded_json import read_json_object
 from kvik_engine.config import EngineConfig
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.exits import EXIT_START_ERROR, report_start_error
+from kvik_engine.sample_text import SAMPLE_FILE, write_sample
 from kvik_engine.spelling import SPELLING_FILE, write_spelling
 from kvik_engine.text.chat_template import TemplateError, TemplateOverrun
 from kvik_engine.text.gguf_tokenizer import special_token, tokenizer_from_gguf
@@ -70,6 +72,8 @@ def prepare(config: EngineConfig) -> EngineConfig:
     write_spelling(
         Path(config.run_dir) / SPELLING_FILE, map(model.bytes.shown, range(min(model.vocab_size, _MOST_SPELLED)))
     )
+    if config.quantises_kv:
+        write_sample(Path(config.run_dir) / SAMPLE_FILE, model)
     return replace(config, model_path=str(files.weights), tokenizer_path=str(folder))
 
 

@@ -47,7 +47,8 @@ class Option:
 
 
 _CLASS = "by --slo-class"
-_KV_DTYPE = values.one_of("auto", "int8", "fp8")
+_KV_DTYPE = values.one_of("auto", "int8", "fp8", "fp8-dynamic", "int4")
+_KV_DTYPES = "auto|int8|fp8|fp8-dynamic|int4"
 
 OPTIONS = (
     Option("host", values.word, "Network", "ADDRESS", "address both ports listen on"),
@@ -115,8 +116,15 @@ OPTIONS = (
     ),
     Option("kv_cache_size", values.size, "KV cache", "SIZE", "such as 256Mi; instead of --memory-fraction", "the rest"),
     Option("memory_fraction", values.fraction, "KV cache", "0-1", "of the device's memory, weights included"),
-    Option("kv_key_dtype", _KV_DTYPE, "KV cache", "auto|int8|fp8", "of cached keys, with scales; auto: as --dtype"),
-    Option("kv_value_dtype", _KV_DTYPE, "KV cache", "auto|int8|fp8", "of cached values, with scales"),
+    Option("kv_key_dtype", _KV_DTYPE, "KV cache", _KV_DTYPES, "of cached keys; auto: as --dtype"),
+    Option("kv_value_dtype", _KV_DTYPE, "KV cache", _KV_DTYPES, "of cached values"),
+    Option(
+        "kv_dtype_check",
+        values.one_of("refuse", "warn"),
+        "KV cache",
+        "refuse|warn",
+        "where quantised keys and values cost this model more perplexity than they should, as the start measures",
+    ),
     Option("swap_space", values.size, "KV cache", "SIZE", "host memory for preempted KV and evicted prefixes", "none"),
     Option("disk_cache", str, "KV cache", "DIR", "keep evicted prefixes here, too; needs --swap-space", "none"),
     Option("disk_cache_size", values.size, "KV cache", "SIZE", "of --disk-cache at most; given with it", "none"),

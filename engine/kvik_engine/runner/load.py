@@ -21,11 +21,13 @@ from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
 from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
+from kvik_engine.runner.kv_quality import KVTrial
 from kvik_engine.runner.largest_step import CacheBounds, deepest_context, measure_step
 from kvik_engine.runner.linear_paths import choose_products
 from kvik_engine.runner.memory import host_memory, return_freed_memory
 from kvik_engine.runner.runner import ModelRunner, RunnerLimits
 from kvik_engine.runner.threads import usable_threads
+from kvik_engine.sample_text import SAMPLE_FILE, read_sample
 from kvik_engine.step import ModelFacts
 from kvik_engine.weights.checkpoint import CheckpointTensors, open_checkpoint
 
@@ -66,6 +68,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
         cache=CacheBounds(
             config.kv_cache_size, config.memory_fraction, config.swap_space if device.type == "cpu" else 0
         ),
+        trial=_kv_trial(config),
         progress=progress,
     )
 
@@ -81,10 +84,12 @@ def make_runner(
     max_batch_tokens: int,
     progress: Callable[[str], None],
     cache: CacheBounds | None = None,
+    trial: KVTrial | None = None,
 ) -> ModelRunner:
     """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
 
-    `formats` of the KV cache; None: `dtype`'s. `cache` bounds how deep a step can be; None: the device does.
+    `formats` of the KV cache; None: `dtype`'s. `cache` bounds how deep a step can be; None: the device does. `trial` of
+    formats that are quantised; None: they are taken untried.
 
     Raises StartError: ConfigInvalid, ModelUnsupported, ModelInvalid.
     """
@@ -94,8 +99,11 @@ def make_runner(
     model = build(config, tensors)
     gc.collect()
     loaded = time.perf_counter()
-    progress("measuring memory")
     groups = kv_groups(config, limits.block_tokens, formats)
+    if trial is not None and formats.quantised:
+        progress(f"measuring what {formats.key.name} keys and {formats.value.name} values cost")
+        trial.check(model, backend, formats, dtype=dtype, device=tensors.device)
+    progress("measuring memory")
     memory = measure_step(
         model,
         backend,
@@ -126,6 +134,11 @@ def make_runner(
         startup_seconds={"weights_loaded": loaded - started, phase: time.perf_counter() - loaded},
     )
     return ModelRunner(model, backend, limits, facts)
+
+
+def _kv_trial(config: EngineConfig) -> KVTrial | None:
+    text = read_sample(Path(config.run_dir) / SAMPLE_FILE) if config.quantises_kv else None
+    return None if text is None else KVTrial(text, refuse=config.kv_dtype_check == "refuse")
 
 
 def check_attention(config: ModelConfig, backend: AttentionBackend, formats: KVFormats) -> None:
