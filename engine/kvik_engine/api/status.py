@@ -110,6 +110,8 @@ class Status:
             "device": model.device,
             "attention": model.attention,
             "kv": {
+                "key_dtype": model.kv_key_dtype,
+                "value_dtype": model.kv_value_dtype,
                 "bytes_per_token": model.bytes_per_token,
                 "block_tokens": model.block_tokens,
                 "blocks_total": model.blocks_total,

@@ -139,6 +139,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_length: int
     parameters: int
     dtype: str
+    kv_key_dtype: str
+    kv_value_dtype: str
     device: str
     attention: str
     block_tokens: int

@@ -61,6 +61,8 @@ def parse_info(body: bytes) -> EngineInfo:
         parameters=_optional_count(model, "parameters"),
         context=_optional_count(model, "context"),
         dtype=_text(answer, "dtype"),
+        kv_key_dtype=_text(kv, "key_dtype"),
+        kv_value_dtype=_text(kv, "value_dtype"),
         kv_bytes_per_token=_optional_count(kv, "bytes_per_token"),
         kv_max_tokens=_optional_count(kv, "max_tokens"),
         startup={phase: _moment(startup, phase) for phase in _PHASES},

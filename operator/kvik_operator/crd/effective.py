@@ -16,6 +16,7 @@ from kvik_operator.crd.inferencepool import (
     Device,
     Dtype,
     KvDtype,
+    KvDtypeCheck,
     PodFullAt,
     PoolSpec,
     PreemptionMode,
@@ -59,6 +60,7 @@ class EffectiveKvCache:
     key_dtype: KvDtype
     """Auto: as the model computes."""
     value_dtype: KvDtype
+    dtype_check: KvDtypeCheck
     swap_space: str
     """A quantity of host memory, on top of the memory request; 0: none."""
     disk_cache: str | None
@@ -244,6 +246,7 @@ def _kv_cache(spec: PoolSpec) -> EffectiveKvCache:
         block_tokens=_first(explicit.block_tokens, DEFAULT_BLOCK_TOKENS),
         key_dtype=explicit.key_dtype or KvDtype.AUTO,
         value_dtype=explicit.value_dtype or KvDtype.AUTO,
+        dtype_check=explicit.dtype_check or KvDtypeCheck.REFUSE,
         swap_space="0" if explicit.swap_space is None else _quantity("spec.kvCache.swapSpace", explicit.swap_space),
         disk_cache=None if disk is None else _quantity("spec.kvCache.diskCache.size", disk.size),
         prefix_cache=explicit.prefix_cache or PrefixCache.RADIX,

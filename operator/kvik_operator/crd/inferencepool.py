@@ -37,6 +37,13 @@ class KvDtype(StrEnum):
     AUTO = "Auto"
     INT8 = "INT8"
     FP8 = "FP8"
+    FP8_DYNAMIC = "FP8Dynamic"
+    INT4 = "INT4"
+
+
+class KvDtypeCheck(StrEnum):
+    REFUSE = "Refuse"
+    WARN = "Warn"
 
 
 class PreemptionMode(StrEnum):
@@ -133,6 +140,7 @@ class KvCache(_Base, frozen=True):
     block_tokens: int | None = None
     key_dtype: KvDtype | None = None
     value_dtype: KvDtype | None = None
+    dtype_check: KvDtypeCheck | None = None
     swap_space: Quantity | None = None
     disk_cache: DiskCache | None = None
     prefix_cache: PrefixCache | None = None

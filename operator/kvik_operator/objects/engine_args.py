@@ -10,7 +10,7 @@ from typing import Final
 
 from kvik_operator.crd.effective import Effective
 from kvik_operator.crd.engine_version import Version
-from kvik_operator.crd.inferencepool import PoolSpec, PrefixCache
+from kvik_operator.crd.inferencepool import KvDtype, PoolSpec, PrefixCache
 from kvik_operator.crd.quantities import format_duration, parse_quantity
 from kvik_operator.objects.engine_flags import MODEL_PULL, SERVE, Flag, knows
 from kvik_operator.objects.model_source import FETCHED_PATH, ModelSource
@@ -19,6 +19,15 @@ DISK_CACHE_DIR: Final = "/var/cache/kvik-kv"
 API_KEYS_DIR: Final = "/var/run/secrets/kvik/api"
 API_KEYS_FILE: Final = "keys"
 """Whatever the entry of the Secret is called."""
+
+_KV_DTYPES = {
+    None: None,
+    KvDtype.AUTO: "auto",
+    KvDtype.INT8: "int8",
+    KvDtype.FP8: "fp8",
+    KvDtype.FP8_DYNAMIC: "fp8-dynamic",
+    KvDtype.INT4: "int4",
+}
 _PREFIX_CACHES = {
     None: None,
     PrefixCache.RADIX: "radix",
@@ -49,8 +58,9 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource, engine
         "kv-cache-size": _bytes(effective.kv_cache.size),
         "memory-fraction": None if kv.memory_percent is None else kv.memory_percent / 100,
         "block-tokens": kv.block_tokens,
-        "kv-key-dtype": kv.key_dtype and kv.key_dtype.lower(),
-        "kv-value-dtype": kv.value_dtype and kv.value_dtype.lower(),
+        "kv-key-dtype": _KV_DTYPES[kv.key_dtype],
+        "kv-value-dtype": _KV_DTYPES[kv.value_dtype],
+        "kv-dtype-check": kv.dtype_check and kv.dtype_check.lower(),
         "swap-space": _bytes(None if kv.swap_space is None else effective.kv_cache.swap_space),
         "disk-cache": None if kv.disk_cache is None else DISK_CACHE_DIR,
         "disk-cache-size": _bytes(effective.kv_cache.disk_cache),

@@ -50,6 +50,7 @@ SERVE: Final[Mapping[str, Flag]] = {
     "block-tokens": Flag("kvCache.blockTokens"),
     "kv-key-dtype": Flag("kvCache.keyDtype"),
     "kv-value-dtype": Flag("kvCache.valueDtype"),
+    "kv-dtype-check": Flag("kvCache.dtypeCheck"),
     "swap-space": Flag("kvCache.swapSpace"),
     "disk-cache": Flag("kvCache.diskCache.size"),
     "disk-cache-size": Flag("kvCache.diskCache.size"),

@@ -39,6 +39,7 @@ def effective_status(effective: Effective) -> Json:
                 "blockTokens": kv.block_tokens,
                 "keyDtype": str(kv.key_dtype),
                 "valueDtype": str(kv.value_dtype),
+                "dtypeCheck": str(kv.dtype_check),
                 "swapSpace": kv.swap_space,
                 "diskCache": None if kv.disk_cache is None else {"size": kv.disk_cache},
                 "prefixCache": str(kv.prefix_cache),

@@ -212,6 +212,8 @@ def _model(infos: Sequence[EngineInfo]) -> Json | None:
             "parameters": first.parameters,
             "dtype": first.dtype,
             "contextTokens": _least([info.context for info in infos]),
+            "kvKeyDtype": first.kv_key_dtype,
+            "kvValueDtype": first.kv_value_dtype,
             "kvBytesPerToken": first.kv_bytes_per_token,
             "maxTokens": _least([info.kv_max_tokens for info in infos]),
         }

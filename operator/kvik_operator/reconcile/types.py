@@ -63,6 +63,8 @@ class EngineInfo:
     context: int | None = None
     """Longest prompt + answer this pod serves, in tokens."""
     dtype: str | None = None
+    kv_key_dtype: str | None = None
+    kv_value_dtype: str | None = None
     kv_bytes_per_token: int | None = None
     kv_max_tokens: int | None = None
     """Tokens that the pod's whole KV cache holds."""

@@ -175,6 +175,8 @@ class StubEngine:
             "device": "cpu",
             "attention": "cpu",
             "kv": {
+                "key_dtype": "fp32",
+                "value_dtype": "fp32",
                 "bytes_per_token": 1024,
                 "block_tokens": options.block_tokens,
                 "blocks_total": options.kv_blocks_total,

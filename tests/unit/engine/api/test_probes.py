@@ -55,7 +55,14 @@ async def test_info_has_the_contracts_keys_and_fits_4_kib(api: LiveApi) -> None:
     info = reply.json
     assert {"schema", "version", "model", "dtype", "kv", "startup", "effective"} <= set(info)
     assert info["model"] == {"name": MODEL, "revision": None, "digest": None, "parameters": 1000, "context": 256}
-    assert info["kv"] == {"bytes_per_token": 64, "block_tokens": 16, "blocks_total": 100, "max_tokens": 1600}
+    assert info["kv"] == {
+        "key_dtype": "fp32",
+        "value_dtype": "fp32",
+        "bytes_per_token": 64,
+        "block_tokens": 16,
+        "blocks_total": 100,
+        "max_tokens": 1600,
+    }
     startup = info["startup"]
     assert startup["weights_loaded"] <= startup["warm"]
     assert (startup["model_fetched"], startup["compiled"]) == (None, None)

@@ -37,7 +37,14 @@ INFO: dict[str, Any] = {
     "version": "0.1.0",
     "model": {"name": "smollm2", "revision": None, "digest": "sha256:00", "parameters": 134515008, "context": 8192},
     "dtype": "bf16",
-    "kv": {"bytes_per_token": 23040, "block_tokens": 16, "blocks_total": 728, "max_tokens": 11648},
+    "kv": {
+        "key_dtype": "int8",
+        "value_dtype": "int4",
+        "bytes_per_token": 23040,
+        "block_tokens": 16,
+        "blocks_total": 728,
+        "max_tokens": 11648,
+    },
     "startup": {"model_fetched": None, "weights_loaded": "2026-05-01T11:59:52Z", "compiled": None, "warm": "nonsense"},
     "effective": {"max_requests": 32},
 }
@@ -134,6 +141,7 @@ def test_a_rate_that_measures_nothing_is_no_rate(rate: float) -> None:
 def test_info_is_read_with_its_times_in_utc() -> None:
     info = parse_info(body(INFO))
     assert (info.version, info.model_name, info.revision, info.parameters) == ("0.1.0", "smollm2", None, 134515008)
+    assert (info.kv_key_dtype, info.kv_value_dtype) == ("int8", "int4")
     assert (info.kv_bytes_per_token, info.kv_max_tokens, info.context, info.dtype) == (23040, 11648, 8192, "bf16")
     assert info.startup["weights_loaded"] == datetime(2026, 5, 1, 11, 59, 52, tzinfo=UTC)
     assert info.startup["compiled"] is None

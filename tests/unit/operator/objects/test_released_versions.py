@@ -58,6 +58,7 @@ EVERY_GROUP: dict[str, Any] = {
         "blockTokens": 32,
         "keyDtype": "INT8",
         "valueDtype": "FP8",
+        "dtypeCheck": "Warn",
         "swapSpace": "4Gi",
         "diskCache": {"size": "20Gi"},
         "prefixCache": "BlockHash",
