@@ -4,8 +4,8 @@
 The text is this repository's own pages, read in segments that see nothing of one another. Perplexity is of every token
 but each segment's first. Greedy answers begin with the first half of some segments and are compared with those over a
 bf16 cache, up to the first token that differs. Decoding is timed in pairs of steps: the figure is the median of the
-ratios, of processor time of one thread, so that other work on the machine shows less; with --threads above 1 of wall
-clock.
+ratios, beside that of the steps themselves, of processor time of one thread, so that other work on the machine shows
+less; with --threads above 1 of wall clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,9 +29,11 @@ from kvik_engine.attention.backend import AttentionBatch, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.cli.sources import DEMO, default_cache_dir, local_model
+from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.devices import choose_backend
+from kvik_engine.runner.kv_quality import Rise, largest_rise
 from kvik_engine.text.gguf_tokenizer import tokenizer_from_gguf
 from kvik_engine.weights.gguf_header import read_header
 from kvik_engine.weights.model_files import find_model_files
@@ -39,10 +42,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 BLOCK, CHUNK = 16, 256
 ANSWER_TOKENS = 64
 CPU = torch.device("cpu")
-PERPLEXITY = {"int8-int8": 0.5, "fp8-fp8": 0.5}
-"""Percent that it may rise, by keys and values."""
-CAPACITY = {"int8-int8": 1.9, "fp8-fp8": 2.0}
-"""Of bf16's, scales counted, at least."""
+FORMATS = ["int8+int8", "fp8+fp8", "fp8-dynamic+fp8-dynamic", "int8+int4", "int4+int4"]
+CAPACITY = {"int8+int8": 1.9, "fp8+fp8": 2.0, "int8+int4": 2.4, "int4+int4": 3.0}
+"""Of bf16's, scales counted, at least, by keys and values."""
 
 
 class Rows:
@@ -101,16 +103,15 @@ def read_text(tokens: int) -> Tensor:
 
 
 @torch.inference_mode()
-def perplexity(model: Model, formats: KVFormats, segments: Sequence[Tensor]) -> float:
-    """Over all of the segments, each computed in chunks of CHUNK tokens."""
-    loss, count = 0.0, 0
+def losses(model: Model, formats: KVFormats, segments: Sequence[Tensor]) -> list[float]:
+    """Of each token but the segments' first, in nats; segments are computed in chunks of CHUNK tokens."""
+    found: list[float] = []
     for segment in segments:
         rows = Rows(model, formats, rows=1, tokens=len(segment))
         for chunk, following in zip(segment[:-1].split(CHUNK), segment[1:].split(CHUNK), strict=True):
             logits = model.logits(rows.forward(chunk[None])[0]).float()
-            loss += torch.nn.functional.cross_entropy(logits, following, reduction="sum").item()
-            count += len(following)
-    return math.exp(loss / count)
+            found += torch.nn.functional.cross_entropy(logits, following, reduction="none").tolist()
+    return found
 
 
 def answers(model: Model, formats: KVFormats, prompts: Tensor) -> Tensor:
@@ -127,21 +128,41 @@ def equal_beginnings(got: Tensor, want: Tensor) -> float:
     return (got == want).long().cumprod(dim=1).float().mean().item()
 
 
-def step_ratio(
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of steps over a full cache and over a quantised one, in pairs."""
+
+    full: Sequence[float]
+    quantised: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the pairs': what slows the machine for a while slows both of a pair."""
+        return statistics.median(mine / other for other, mine in zip(self.full, self.quantised, strict=True))
+
+    @property
+    def milliseconds(self) -> float:
+        """Median of the quantised ones."""
+        return statistics.median(self.quantised) * 1000
+
+
+def time_steps(
     model: Model, formats: tuple[KVFormats, KVFormats], prompts: Tensor, steps: int, clock: Callable[[], float]
-) -> float:
-    """Time of a step by the second formats, of that by the first."""
+) -> StepTimes:
     both = [Rows(model, each, rows=len(prompts), tokens=prompts.shape[1] + steps) for each in formats]
     tokens = [rows.next(rows.prefill(prompts)) for rows in both]
-    ratios = []
+    times: tuple[list[float], list[float]] = ([], [])
     for _ in range(steps):
-        seconds = []
         for index, rows in enumerate(both):
             before = clock()
             tokens[index] = rows.next(rows.forward(tokens[index][:, None])[:, 0])
-            seconds.append(clock() - before)
-        ratios.append(seconds[1] / seconds[0])
-    return statistics.median(ratios)
+            times[index].append(clock() - before)
+    return StepTimes(*times)
+
+
+def capacity(config: ModelConfig, formats: KVFormats) -> float:
+    """Tokens in the memory of one token in bf16, scales counted."""
+    return kv_layout(config, BLOCK, KVFormats.of("bf16")).block_bytes / kv_layout(config, BLOCK, formats).block_bytes
 
 
 def main() -> int:
@@ -151,7 +172,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--steps", type=int, default=40, help="pairs of decode steps")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--formats", nargs="+", default=["int8-int8", "fp8-fp8", "fp8-int8"], metavar="KEYS-VALUES")
+    parser.add_argument("--formats", nargs="+", default=FORMATS, metavar="KEYS+VALUES")
     options = parser.parse_args()
     clock: Callable[[], float] = time.thread_time if options.threads == 1 else time.perf_counter
 
@@ -165,20 +186,23 @@ def main() -> int:
         {"model": "demo", "dtype": "bf16", "tokens": options.tokens, "segment": options.segment}
         | {"threads": options.threads},
     )
-    base, want = perplexity(model, plain, segments), answers(model, plain, prompts)
-    report.line("bf16: perplexity", f"{base:.3f}", base)
+    base, want = losses(model, plain, segments), answers(model, plain, prompts)
+    perplexity = math.exp(statistics.fmean(base))
+    report.line("bf16: perplexity", f"{perplexity:.3f}", perplexity)
     for name in options.formats:
-        formats = KVFormats.of("bf16", *name.split("-"))
-        percent = (perplexity(model, formats, segments) / base - 1) * 100
-        report.line(f"{name}: perplexity", f"{percent:+.3f} %", percent, most=PERPLEXITY.get(name))
-        room = kv_layout(model.config, BLOCK, plain).block_bytes / kv_layout(model.config, BLOCK, formats).block_bytes
+        formats = KVFormats.of("bf16", *name.split("+"))
+        rise = Rise.of([kept - full for full, kept in zip(base, losses(model, formats, segments), strict=True)])
+        shown = f"{rise.percent:+.3f} % ± {rise.uncertainty:.3f}"
+        report.line(f"{name}: perplexity", shown, rise.percent, most=largest_rise(formats))
+        room = capacity(model.config, formats)
         most = 1 / CAPACITY[name] if name in CAPACITY else None
         report.line(f"{name}: memory of a token, of bf16's", f"x {1 / room:.3f}", 1 / room, most=most)
         share = equal_beginnings(answers(model, formats, prompts), want)
         report.line(f"{name}: greedy tokens before one differs", f"{share:.0%} of {ANSWER_TOKENS}", share)
         for rows in (1, len(prompts)):
-            ratio = step_ratio(model, (plain, formats), prompts[:rows], options.steps, clock)
-            report.line(f"{name}: a step of {rows} rows with {prompts.shape[1]} tokens", f"x {ratio:.2f}", ratio)
+            times = time_steps(model, (plain, formats), prompts[:rows], options.steps, clock)
+            what = f"{name}: a step of {rows} rows with {prompts.shape[1]} tokens"
+            report.line(what, f"x {times.ratio:.2f}, {times.milliseconds:.1f} ms", times.ratio)
     report.write()
     return 0
 
