@@ -1,7 +1,7 @@
 """Compares ways to decide on replicas, on all traces: `make scaling-report`; `--only TRACE ...` prints some.
 
-One JSON line for each trace and policy goes into bench/results/scaling.jsonl, and the page docs/scaling-compared.md is
-made from them. Seeded, without a clock: the same code gives the same page.
+One JSON line for each trace and policy goes into bench/results/scaling.jsonl, and the page docs/scaling-compared.md and
+its picture are made from them. Seeded, without a clock: the same code gives the same page.
 """
 
 import argparse
@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bench.scaling.page import PAGE, RESULTS, page
+from bench.scaling.page import PAGE, PICTURE, RESULTS, page
+from bench.scaling.plot import picture
 from bench.scaling.pod import PodReport
 from bench.scaling.policies import (
     KV_FULL,
@@ -98,6 +99,7 @@ def main() -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
         PAGE.write_text(page(lines))
+        PICTURE.write_text(picture(lines))
 
 
 if __name__ == "__main__":
