@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 CALM_STATUS_EVERY: Final = timedelta(minutes=1)
 """A change of wording alone is written this often."""
+SAME_DECISION_EVERY: Final = timedelta(minutes=5)
+"""So often is it written that the same was decided again: a pool without work costs hardly anything."""
 RESYNC: Final = Requeue(60.0)
 WATCH_CLOSELY: Final = Requeue(10.0)
 """While something is wrong or under way: permissions, quotas and foreign objects change without an event to us."""
@@ -128,7 +130,7 @@ class Reconciler:
     async def _write_status(self, key: PoolKey, raw: Object, update: StatusUpdate, then: Requeue) -> Requeue | None:
         """Events come after the status was written, so that they never tell of what nobody can see."""
         now, last = self._now(), self._status_written.get(key)
-        calm = last is not None and now - last < CALM_STATUS_EVERY
+        calm = last is not None and now - last < (SAME_DECISION_EVERY if update.time_alone else CALM_STATUS_EVERY)
         if not update.patch or (calm and not update.significant):
             return then
         try:

@@ -258,6 +258,8 @@ class StatusUpdate:
     """A merge patch of the status; empty: nothing changed."""
     significant: bool
     """A condition, count, endpoint, decision or reason changed: write now. Else at most once a minute."""
+    time_alone: bool = False
+    """The same was decided again, and nothing else changed: at most once in five minutes."""
     events: tuple[PlannedEvent, ...] = ()
 
 

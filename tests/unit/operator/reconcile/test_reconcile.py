@@ -1,5 +1,6 @@
 """The whole flow over an API server in memory: what is written, when, and what is left alone."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -315,6 +316,31 @@ async def test_wording_is_written_once_a_minute_and_a_decision_at_once() -> None
     assert operator.cluster.writes() == ["patch_status"]
     say("90 %", desired=2)
     await operator.look(after=1)
+    assert operator.cluster.writes() == ["patch_status"]
+
+
+async def test_that_the_same_was_decided_again_is_written_once_in_five_minutes() -> None:
+    operator = Operator(scaling={"maxReplicas": 4})
+
+    def decide(text: str = "0 %") -> None:
+        operator.cluster.report = ScalingReport(True, Reason.SCALING_ON_LOAD, text, 1, operator.time)
+
+    decide()
+    await operator.settle()
+    written = operator.cluster.status["scaling"]["lastDecisionTime"]
+    for _ in range(4):
+        operator.time += timedelta(seconds=60)
+        decide()
+        await operator.look()
+    assert (operator.cluster.writes(), operator.cluster.status["scaling"]["lastDecisionTime"]) == ([], written)
+    operator.time += timedelta(seconds=60)
+    decide()
+    await operator.look()
+    assert operator.cluster.writes() == ["patch_status"]
+    assert operator.cluster.status["scaling"]["lastDecisionTime"] != written
+    operator.time += timedelta(seconds=60)
+    decide("1 %")
+    await operator.look()
     assert operator.cluster.writes() == ["patch_status"]
 
 
