@@ -85,10 +85,15 @@ def _outcome(seconds: float, ended: Ended, more: str | None = None) -> Outcome:
         reasons.append(f"{streams.succeeded} of {STREAMS} streams ended with [DONE]")
     if ended.begun_before_end < _SHORTEST:
         reasons.append("the streams were over before the deletion")
-    if seconds > WITHIN:
-        reasons.append(f"it took {seconds:.0f} s")
     reasons += [more] if more else []
-    return Outcome(seconds, not reasons, "; ".join(reasons) or None, _figures(ended))
+    slow = [f"it took {seconds:.0f} s"] if seconds > WITHIN else []
+    return Outcome(
+        seconds,
+        ok=not reasons + slow,
+        reason="; ".join(reasons + slow) or None,
+        figures=_figures(ended),
+        only_slow=bool(slow) and not reasons,
+    )
 
 
 def _figures(ended: Ended) -> dict[str, float]:

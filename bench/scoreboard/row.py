@@ -16,6 +16,8 @@ class Outcome:
     reason: str | None = None
     figures: dict[str, float] = field(default_factory=dict)
     """More of what was seen, by what it is."""
+    only_slow: bool = False
+    """Not ok, and a faster machine is all that it lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

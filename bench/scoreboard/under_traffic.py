@@ -73,13 +73,19 @@ def seen_during(installation: Installation, change: Change, pool: str = POOL) ->
 
 def outcome(seen: Seen, more: str | None = None, figures: dict[str, float] | None = None) -> Outcome:
     """`more` is what else went wrong."""
-    reasons = [f"{len(seen.failures)} failed, the first with: {seen.failures[0]}"] if seen.failures else []
-    if seen.requests < LEAST_REQUESTS:
-        reasons.append(f"only {seen.requests} requests were sent")
+    wrong = [f"{len(seen.failures)} failed, the first with: {seen.failures[0]}"] if seen.failures else []
+    wrong += [more] if more else []
+    slow = [f"only {seen.requests} requests were sent"] if seen.requests < LEAST_REQUESTS else []
     if seen.rate < LEAST_RATE:
-        reasons.append(f"the machine had time for {seen.rate:.0f} requests a second only")
-    reasons += [more] if more else []
-    return Outcome(len(seen.failures), not reasons, "; ".join(reasons) or None, {**seen.figures(), **(figures or {})})
+        slow.append(f"the machine had time for {seen.rate:.0f} requests a second only")
+    reasons = wrong + slow
+    return Outcome(
+        len(seen.failures),
+        ok=not reasons,
+        reason="; ".join(reasons) or None,
+        figures={**seen.figures(), **(figures or {})},
+        only_slow=bool(slow) and not wrong,
+    )
 
 
 # --- 7: pods end ---

@@ -68,6 +68,8 @@ def test_a_change_under_too_little_traffic_proves_nothing() -> None:
     assert outcome(seen()).ok
     assert outcome(seen(seconds=11.0)).reason == "the machine had time for 182 requests a second only"
     assert outcome(seen(short=1000, seconds=5.0)).reason == "only 1008 requests were sent"
+    assert outcome(seen(seconds=11.0)).only_slow
+    assert not outcome(seen(seconds=11.0, failures=("503 draining",))).only_slow
 
 
 def test_one_failed_request_is_one_too_many_and_is_told() -> None:
