@@ -5,7 +5,7 @@ import torch
 
 from bench.kv_quality import CAPACITY, StepTimes, capacity, equal_beginnings
 from kvik_engine.attention.kv_layout import KVFormats
-from tests.unit.engine.models.test_quantised_in_core import MODEL
+from tests.support.kv_model import MODEL
 
 
 def test_answers_count_up_to_their_first_different_token() -> None:

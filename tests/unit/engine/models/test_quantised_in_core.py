@@ -26,24 +26,11 @@ from kvik_engine.scheduler.swap_or_recompute import PreemptionMode
 from kvik_kernels.cpu.library import load_library
 from tests.support.cpu_kernels import needs_kernels
 from tests.support.engine_harness import Heard
+from tests.support.kv_model import MODEL
 from tests.support.real_core import RealCore, Settings, engine_config
 
 BLOCK_TOKENS, ROWS, OUTPUTS = 8, 12, 12
 GREEDY = SamplingParams(max_tokens=OUTPUTS, seed=0, temperature=0.0)
-MODEL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=101,
-    hidden_size=64,
-    intermediate_size=96,
-    layers=3,
-    heads=6,
-    kv_heads=2,
-    head_dim=64,
-    context_length=96,
-    norm_eps=1e-5,
-    rope_theta=10000.0,
-    tie_embeddings=False,
-)
 SEED = 3
 LEAST_MARGIN = 0.01
 """Log-probability of the best token above the second."""

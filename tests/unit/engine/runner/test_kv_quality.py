@@ -18,7 +18,7 @@ from kvik_engine.models.registry import Model, build
 from kvik_engine.runner.kv_quality import CHUNK_TOKENS, MOST_SECONDS, KVTrial, Rise, check_rise, largest_rise
 from kvik_engine.runner.load import make_runner
 from kvik_engine.runner.runner import RunnerLimits
-from tests.unit.engine.models.test_quantised_in_core import MODEL
+from tests.support.kv_model import MODEL
 
 CPU = torch.device("cpu")
 
