@@ -4,7 +4,6 @@ Both lie with their authorities in the operator's own Secret. What KEDA needs is
 namespace, where the chart's ClusterTriggerAuthentication points. Every replica reads and serves; the leader writes.
 """
 
-import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping
@@ -13,19 +12,20 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from kvik_operator.certificates import Held, Pair, Use, plan
-from kvik_operator.errors import ClusterError
+from kvik_operator.upkeep import Problem, Upkeep
 
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 
-PERIOD_SECONDS: Final = 15.0
-RETRY_SECONDS: Final = 2.0
-"""While nothing is served."""
 CLIENT: Final = "client-"
 """What the entries of KEDA's certificate in the operator's Secret begin with."""
 CLIENT_NAME: Final = "keda.kvik.dev"
-_LEADER_HAS_TO: Final = "the Secret of the scaler for KEDA holds no certificates yet: the leader makes them"
+_NO_SECRET: Final = Problem("the Secret for the scaler's certificates is not there: the chart makes it")
+_NO_SECRET_OF_KEDA: Final = Problem("the Secret for KEDA's certificate is not there: the chart makes it")
+_EMPTY: Final = Problem(
+    "the Secret of the scaler for KEDA holds no certificates yet: the leader makes them", for_leader=True
+)
 
 
 class SecretApi(Protocol):
@@ -38,7 +38,8 @@ class Presenter(Protocol):
     @property
     def serving(self) -> bool: ...
 
-    async def present(self, pair: Pair, client_authorities: str) -> None: ...
+    async def present(self, pair: Pair, client_authorities: str) -> None:
+        """Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,37 +75,33 @@ class Keeper:
         self._host = host
         self._may_write = may_write
         self._utcnow = utcnow
-        self._problem: str | None = "the scaler for KEDA has not been looked after yet"
+        self.upkeep = Upkeep("the scaler for KEDA", self.look, lambda: presenter.serving)
 
-    def problem(self) -> str | None:
-        """From any thread: why nothing is served; None: it is, or will be as soon as there is a leader that serves."""
-        return None if self._presenter.serving or self._problem == _LEADER_HAS_TO else self._problem
+    async def look(self) -> Problem | None:
+        """None: nothing is wrong. What is held is presented first, so that no write that fails ends the service.
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                self._problem = await self.look()
-            except (ClusterError, OSError) as error:
-                self._problem = f"the scaler for KEDA could not be looked after: {error}"
-            if self._problem is not None:
-                log.warning("the scaler for KEDA is not in order", extra={"problem": self._problem})
-            await asyncio.sleep(PERIOD_SECONDS if self._presenter.serving else RETRY_SECONDS)
-
-    async def look(self) -> str | None:
-        """Returns what is wrong in words; None: nothing. Raises ClusterError, OSError."""
+        Raises ClusterError.
+        """
         secret = await self._ours.read()
         if secret is None:
-            return "the Secret for the scaler's certificates is not there: the chart makes it"
-        held, problem = Certificates.from_secret(secret), None
-        if self._may_write():
-            held, problem = await self._keep(secret, held)
-        if held.server is None or held.client is None:
-            return _LEADER_HAS_TO
-        await self._presenter.present(held.server.current, held.client.bundle)
-        return problem
+            return _NO_SECRET
+        held = Certificates.from_secret(secret)
+        found = await self._serve(held)
+        if not self._may_write():
+            return found
+        kept, problem = await self._keep(secret, held)
+        return (found if kept == held else await self._serve(kept)) or problem
 
-    async def _keep(self, secret: Object, held: Certificates) -> tuple[Certificates, str | None]:
+    async def _serve(self, held: Certificates) -> Problem | None:
+        if held.server is None or held.client is None:
+            return _EMPTY
+        try:
+            await self._presenter.present(held.server.current, held.client.bundle)
+        except OSError as error:
+            return Problem(f"the certificate of the scaler for KEDA cannot be presented: {error}")
+        return None
+
+    async def _keep(self, secret: Object, held: Certificates) -> tuple[Certificates, Problem | None]:
         """A new authority of the scaler's is presented once KEDA's Secret has it; one of KEDA's after the overlap, in
         which every replica has read it.
         """
@@ -117,7 +114,7 @@ class Keeper:
             log.info("the certificates of the scaler for KEDA were written")
         wanted = Held(client.current, server.authorities).secret_data()
         if theirs is None:
-            return Certificates(server, client), "the Secret for KEDA's certificate is not there: the chart makes it"
+            return Certificates(server, client), _NO_SECRET_OF_KEDA
         if theirs.get("data") != wanted:
             await self._theirs.replace(theirs, wanted)
         return Certificates(server, client), None

@@ -30,9 +30,9 @@ class ScalerService:
         self._keeper: Keeper | None = None
 
     def not_ready(self) -> tuple[str, ...]:
-        """From any thread, in words: why nothing is served yet; empty: it is."""
+        """From any thread, in words: why nothing is served yet; empty: it is, or waits for a leader that serves it."""
         keeper = self._keeper
-        problem = keeper.problem() if keeper is not None else "the scaler for KEDA has not started"
+        problem = keeper.upkeep.problem() if keeper is not None else "the scaler for KEDA has not started"
         return () if problem is None else (problem,)
 
     async def run(self, ours: SecretApi, theirs: SecretApi) -> None:
@@ -40,4 +40,4 @@ class ScalerService:
         options = self._options
         async with Listener(ExternalScaler(self._answers, asyncio.sleep), options.host, options.port) as listener:
             self._keeper = Keeper(ours, theirs, listener, options.service_host, self._may_write, self._utcnow)
-            await self._keeper.run()
+            await self._keeper.upkeep.run()

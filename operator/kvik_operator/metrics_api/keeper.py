@@ -4,7 +4,6 @@ Every replica reads and serves; the leader writes. An APIService that names anot
 told of and left alone.
 """
 
-import asyncio
 import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,27 +14,14 @@ from typing import Any, Final, Protocol
 from kvik_operator.certificates import Held, Pair, plan
 from kvik_operator.errors import ClusterError, Unpresentable
 from kvik_operator.metrics_api.callers import AUTHENTICATION_CONFIG_MAP, FrontProxy, front_proxy
+from kvik_operator.upkeep import Problem, Upkeep
 
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 
-PERIOD_SECONDS: Final = 15.0
-RETRY_SECONDS: Final = 2.0
-"""While nothing is served."""
 CERTIFICATE: Final = "metrics-api"
 """What the meter calls it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong, in words. `for_leader`: a leader that serves these APIs puts it right, whenever there is one."""
-
-    message: str
-    for_leader: bool = False
-
-
-_NOT_LOOKED: Final = Problem("the metrics API has not been looked after yet")
 _NO_SECRET: Final = Problem("the Secret for the metrics API's certificate is not there: the chart makes it")
 _EMPTY: Final = Problem("the metrics API's Secret holds no certificate yet: the leader makes it", for_leader=True)
 _NO_PROXY: Final = Problem(
@@ -105,40 +91,12 @@ class Keeper:
         self._may_write = may_write
         self._utcnow = utcnow
         self._proxy: FrontProxy | None = None
-        self._problem: Problem | None = _NOT_LOOKED
+        self.upkeep = Upkeep("the metrics API", self.look, lambda: presenter.serving)
         self._owners: dict[str, str] = {}
         """What was last told of each APIService."""
 
     def proxy(self) -> FrontProxy | None:
         return self._proxy
-
-    def problem(self) -> str | None:
-        """From any thread: why nothing is served; None: it is, or will be as soon as there is a leader that serves.
-
-        Where the API was just switched on, the leader is of before that, and ends only when this replica is ready.
-        """
-        problem = self._problem
-        return None if self._presenter.serving or problem is None or problem.for_leader else problem.message
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await self.tend()
-            await asyncio.sleep(PERIOD_SECONDS if self._presenter.serving else RETRY_SECONDS)
-
-    async def tend(self) -> None:
-        """Look, and tell what was found if it is something else than before."""
-        try:
-            found = await self.look()
-        except ClusterError as error:
-            found = Problem(f"the metrics API could not be looked after: {error}")
-        if found == self._problem:
-            return
-        self._problem = found
-        if found is None:
-            log.info("the metrics API is in order")
-        else:
-            log.warning("the metrics API is not in order", extra={"problem": found.message})
 
     async def look(self) -> Problem | None:
         """None: nothing is wrong. What is held is presented first, so that no write that fails ends the service.

@@ -62,7 +62,7 @@ class MetricsApiService:
     def not_ready(self) -> tuple[str, ...]:
         """From any thread, in words: why nothing is served yet; empty: it is, or waits for a leader that serves it."""
         keeper = self._keeper
-        problem = keeper.problem() if keeper is not None else "the metrics API has not started"
+        problem = keeper.upkeep.problem() if keeper is not None else "the metrics API has not started"
         return () if problem is None else (problem,)
 
     async def run(self, client: ApiClient) -> None:
@@ -73,4 +73,4 @@ class MetricsApiService:
         api = MetricsApi(source, access, options.groups, lambda: self._keeper.proxy() if self._keeper else None)
         async with Listener(api.application(), options.host, options.port) as listener:
             self._keeper = Keeper(client, listener, options.backend, self._meter, self._may_write, self._utcnow)
-            await self._keeper.run()
+            await self._keeper.upkeep.run()

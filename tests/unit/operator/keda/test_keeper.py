@@ -45,6 +45,7 @@ class World:
         self.leader = True
         self.ours, self.theirs = Secret(), Secret()
         self.presented: list[tuple[Pair, str]] = []
+        self.unpresentable: OSError | None = None
         self.keeper = Keeper(self.ours, self.theirs, self, HOST, lambda: self.leader, lambda: self.now)
 
     @property
@@ -52,6 +53,8 @@ class World:
         return bool(self.presented)
 
     async def present(self, pair: Pair, client_authorities: str) -> None:
+        if self.unpresentable is not None:
+            raise self.unpresentable
         self.presented.append((pair, client_authorities))
 
     @property
@@ -78,7 +81,7 @@ async def test_a_follower_presents_what_it_reads_and_writes_nothing() -> None:
     world = World()
     world.leader = False
     assert "the leader makes them" in str(await world.keeper.look())
-    assert world.keeper.problem() is not None
+    assert world.keeper.upkeep.problem() is not None
     world.leader = True
     await world.keeper.look()
     world.leader = False
@@ -127,6 +130,27 @@ async def test_a_new_certificate_waits_while_kedas_secret_cannot_be_written() ->
             await world.keeper.look()
         world.now += OVERLAP
     assert world.held[0].current == old_server.current
+
+
+async def test_a_leader_that_may_not_write_serves_what_the_secret_holds() -> None:
+    world = World()
+    await world.keeper.look()
+    world.presented.clear()
+    world.theirs.object, world.theirs.conflicts = {"metadata": {}}, True
+    with pytest.raises(Conflict):
+        await world.keeper.look()
+    assert world.presented == [(world.held[0].current, world.held[1].bundle)]
+
+
+async def test_a_port_that_cannot_be_had_keeps_nobody_from_writing_and_is_told_of() -> None:
+    world = World()
+    world.unpresentable = OSError("taken")
+    await world.keeper.upkeep.tend()
+    assert "cannot be presented: taken" in str(world.keeper.upkeep.problem())
+    assert (world.ours.writes, world.theirs.writes) == (1, 1)
+    world.unpresentable = None
+    await world.keeper.upkeep.tend()
+    assert world.keeper.upkeep.problem() is None
 
 
 async def test_secrets_that_the_chart_did_not_make_are_told_of() -> None:

@@ -102,7 +102,7 @@ async def test_the_leader_fills_the_secret_and_the_api_services_and_presents() -
     assert world.bundle(OURS) == world.bundle(OTHER) == world.held.bundle
     assert world.presented == [(world.held.current, "PEM")]
     assert world.ends == {"metrics-api": START + LIFE}
-    assert world.keeper.problem() is None
+    assert world.keeper.upkeep.problem() is None
     await world.keeper.look()
     assert len(world.writes) == 3
 
@@ -181,13 +181,13 @@ async def test_a_certificate_that_cannot_be_presented_is_told_of_and_looked_at_a
     """For want of a file or of disk, the whole operator ended, again and again."""
     world = World()
     world.unpresentable = error
-    await world.keeper.tend()
-    assert "cannot be presented" in (world.keeper.problem() or "")
+    await world.keeper.upkeep.tend()
+    assert "cannot be presented" in (world.keeper.upkeep.problem() or "")
     assert world.writes == ["secret", OURS, OTHER]
     assert world.keeper.proxy() is None
     world.unpresentable = None
-    await world.keeper.tend()
-    assert world.keeper.problem() is None
+    await world.keeper.upkeep.tend()
+    assert world.keeper.upkeep.problem() is None
     assert world.presented == [(world.held.current, "PEM")]
     assert world.keeper.proxy() is not None
 
@@ -203,22 +203,22 @@ async def test_the_front_proxy_is_believed_by_the_names_of_the_authority_that_is
 
 
 async def test_what_is_wrong_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="kvik_operator.metrics_api.keeper")
+    caplog.set_level(logging.INFO, logger="kvik_operator.upkeep")
     world = World()
     world.leader = False
     for _ in range(2):
-        await world.keeper.tend()
+        await world.keeper.upkeep.tend()
     world.leader, world.refuse_bundle = True, {OURS}
     for _ in range(2):
-        await world.keeper.tend()
+        await world.keeper.upkeep.tend()
     world.refuse_bundle.clear()
     for _ in range(2):
-        await world.keeper.tend()
+        await world.keeper.upkeep.tend()
     told = [getattr(record, "problem", record.message) for record in caplog.records if "in order" in record.message]
     assert [text.partition(":")[0] for text in told] == [
         "the metrics API's Secret holds no certificate yet",
         "the metrics API could not be looked after",
-        "the metrics API is in order",
+        "an API is in order",
     ]
 
 
@@ -229,7 +229,7 @@ async def test_without_a_secret_or_a_front_proxy_it_says_so() -> None:
     world.secret = None
     assert "the chart makes it" in await message(world)
     assert world.presented == []
-    assert world.keeper.problem() is not None
+    assert world.keeper.upkeep.problem() is not None
 
 
 @pytest.mark.parametrize(("secret", "ready"), [({"metadata": {"name": "s"}}, True), (None, False)])
@@ -239,10 +239,10 @@ async def test_a_replica_is_ready_while_only_the_leader_is_missing_that_would_ma
     """Switched on by a roll, it waited for a leader that had the API still off and was to end once it was ready."""
     world = World()
     world.leader, world.secret = False, secret
-    await world.keeper.tend()
-    assert (world.keeper.problem() is None) is ready
+    await world.keeper.upkeep.tend()
+    assert (world.keeper.upkeep.problem() is None) is ready
     assert not world.serving
 
 
 async def test_a_replica_that_has_not_looked_yet_is_not_ready() -> None:
-    assert World().keeper.problem() is not None
+    assert World().keeper.upkeep.problem() is not None
