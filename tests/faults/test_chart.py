@@ -130,6 +130,8 @@ def test_the_scaler_for_keda_is_reached_under_the_names_that_its_objects_have() 
     theirs = ("scaling", options.client_secret)
     assert secrets == {(options.namespace, options.secret), theirs}
     assert (options.client_namespace, options.client_secret) == theirs
+    (deployment,) = of_kind(documents, "Deployment")
+    assert {"name": "GRPC_VERBOSITY", "value": "NONE"} in container(deployment)["env"]
     (authentication,) = of_kind(documents, "ClusterTriggerAuthentication")
     assert authentication["metadata"]["name"] == options.authentication
     assert {one["name"] for one in authentication["spec"]["secretTargetRef"]} == {options.client_secret}
