@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,9 +19,21 @@ from kvik_engine.sampling.batch import SamplingRow
 from kvik_engine.sampling.device_filters import floor_of_weight
 from kvik_engine.sampling.noise import gumbel, stream_key
 from kvik_engine.sampling.sampler import sample
+from kvik_kernels.cpu.library import InstructionSet, load_library
+from kvik_kernels.cpu.screen import Screen
+from tests.support.cpu_kernels import SETS
 from tests.support.plain_sampler import batch_of, plain_sample
 
 SEEDS = st.integers(0, (1 << 64) - 1)
+by_numpy_and_kernels = pytest.mark.parametrize(
+    "isa", [None, *SETS], ids=lambda isa: "numpy" if isa is None else isa.name.lower()
+)
+
+
+def screened_by(isa: InstructionSet | None) -> AbstractContextManager[object]:
+    """By the kernels for an instruction set, or by numpy."""
+    kernel = None if isa is None else Screen(load_library(), isa)
+    return patch.object(cpu_screen, "_kernel", lambda: kernel)
 
 
 @st.composite
@@ -48,10 +62,11 @@ def sampling(draw: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@by_numpy_and_kernels
+@settings(max_examples=100, deadline=None)
 @given(logits=distributions(), each=st.lists(sampling(), min_size=1, max_size=4), position=st.integers(0, 5))
 def test_filtered_draws_equal_a_full_sort_on_cpus_and_accelerators(
-    logits: Tensor, each: list[SamplingParams], position: int
+    isa: InstructionSet | None, logits: Tensor, each: list[SamplingParams], position: int
 ) -> None:
     rows = [SamplingRow(params, choice, 3) for choice, params in enumerate(each)]
     together = logits.repeat(len(rows), 1)
@@ -60,7 +75,8 @@ def test_filtered_draws_equal_a_full_sort_on_cpus_and_accelerators(
     known = [0] * (3 + position)
     want = [plain_sample(logits, row, known) for row in rows]
     batch = batch_of(rows, [known] * len(rows))
-    assert cpu_choice.choose(together, batch, finite).tolist() == want
+    with screened_by(isa):
+        assert cpu_choice.choose(together, batch, finite).tolist() == want
     assert device_choice.choose(together.clone(), batch, finite).tolist() == want
 
 
@@ -88,11 +104,13 @@ def test_bias_penalties_and_forbidden_stops_equal_the_plain_computation(
     assert got.tokens[1] == plain_sample(logits, row, known)
 
 
-@settings(max_examples=150, deadline=None)
+@by_numpy_and_kernels
+@settings(max_examples=100, deadline=None)
 @given(logits=distributions(), seed=SEEDS)
-def test_no_token_that_reaches_the_level_is_screened_out(logits: Tensor, seed: int) -> None:
+def test_no_token_that_reaches_the_level_is_screened_out(isa: InstructionSet | None, logits: Tensor, seed: int) -> None:
     key = stream_key(seed, 0, 0)
-    places, level = cpu_screen.screen(logits.numpy(), None, float(logits.max()), key)
+    with screened_by(isa):
+        places, level = cpu_screen.screen(logits.numpy(), None, float(logits.max()), key)
     scores = logits + gumbel(torch.tensor([key]), len(logits))[0]
 
     assert set(torch.nonzero(scores >= level).flatten().tolist()) <= set(places.tolist())

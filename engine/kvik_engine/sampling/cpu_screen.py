@@ -12,18 +12,25 @@ import math
 from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kvik_engine.sampling.noise import GAMMA, MIX_1, MIX_2
+from kvik_kernels.cpu.library import LibraryUnavailable, load_library
+from kvik_kernels.cpu.screen import Screen
 
 REACH = 2.5
 """The winner is lower once in 200,000 draws (exp(-exp(2.5))); twelve tokens pass on average (exp(2.5))."""
 
+_BITS_SLACK = 4.0
+"""What the upper bits of 1 - u may be too high by."""
 _LARGEST_SLACK = 32.0
 """Values of 3e7 and more (tiny temperatures and penalties) are so coarse in fp32 that nothing can be ruled out."""
 
 Values = NDArray[np.float32]
 Tokens = NDArray[np.int64]
+
+_EVERYTHING = np.array([-np.inf], dtype=np.float32)
 
 
 def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple[Tokens, float]:
@@ -35,11 +42,35 @@ def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple
     slack = 1e-3 + 1e-6 * abs(top)
     if slack > _LARGEST_SLACK:
         return np.arange(len(values)), -math.inf
+    total = float(masses_at_least(values, top, _EVERYTHING)[0])
+    factor, level = math.exp(REACH + slack) / total * 2.0**32, top + math.log(total) - REACH
+    kernel = _kernel()
+    if kernel is not None:
+        ids = None if tokens is None else torch.from_numpy(tokens)
+        found = kernel.places(torch.from_numpy(values), ids, key=key, top=top, factor=factor, slack=_BITS_SLACK)
+        return found.numpy(), level
     masses = np.exp(values - np.float32(top))
-    total = float(masses.sum())
-    masses *= np.float32(math.exp(REACH + slack) / total * 2.0**32)
-    masses += np.float32(4.0)
-    return np.flatnonzero(_one_minus_uniform(key, tokens, len(values)) <= masses), top + math.log(total) - REACH
+    masses *= np.float32(factor)
+    masses += np.float32(_BITS_SLACK)
+    return np.flatnonzero(_one_minus_uniform(key, tokens, len(values)) <= masses), level
+
+
+def masses_at_least(values: Values, top: float, floors: Values) -> NDArray[np.float64]:
+    """For each floor, the sum of exp(value - top) over the values that are at least the floor."""
+    kernel = _kernel()
+    if kernel is not None:
+        return kernel.masses(torch.from_numpy(values), top, torch.from_numpy(floors)).numpy()
+    masses = np.exp(values - np.float32(top))
+    return np.array([masses.sum(where=values >= floor, dtype=np.float64) for floor in floors])
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> Screen | None:
+    """The compiled one, where this CPU has it: numpy takes about ten times as long."""
+    try:
+        return Screen(load_library())
+    except LibraryUnavailable:
+        return None
 
 
 def _one_minus_uniform(key: int, tokens: Tokens | None, count: int) -> NDArray[np.uint32]:

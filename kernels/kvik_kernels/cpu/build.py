@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from kvik_kernels.cpu.library import ARCHITECTURES, FOLDER, SOURCES, library_path
@@ -33,7 +34,7 @@ AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 AVX512_BF16 = (*AVX512, "-mavx512bf16")
 ATTENTION = {"attend_avx2": AVX2, "attend_avx512": AVX512, "attend_avx512_bf16": AVX512_BF16}
 """By the function that the file makes, what it may use. What calls them is built for any x86-64."""
-ELEMENTWISE = {"avx2": AVX2, "avx512": AVX512}
+BOTH = {"avx2": AVX2, "avx512": AVX512}
 """By the ending of the functions' names."""
 
 
@@ -58,9 +59,8 @@ def build(compiler: str) -> Path:
         objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks")]
         for function, flags in ATTENTION.items():
             objects.append(_compile(compiler, scratch, "attention", function, (*flags, f"-DKVIK_ISA={function}")))
-        for isa, flags in ELEMENTWISE.items():
-            name = f"elementwise_{isa}"
-            objects.append(_compile(compiler, scratch, "elementwise", name, (*flags, f"-DKVIK_ISA={isa}")))
+        for source, (isa, flags) in product(("elementwise", "screen"), BOTH.items()):
+            objects.append(_compile(compiler, scratch, source, f"{source}_{isa}", (*flags, f"-DKVIK_ISA={isa}")))
         objects.append(_compile(compiler, scratch, "products", "products", AVX512_BF16))
         linked = scratch / target.name
         # No C++ library is used: the result needs libc alone.

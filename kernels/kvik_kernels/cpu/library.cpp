@@ -3,6 +3,7 @@
 #include "elementwise.h"
 #include "products.h"
 #include "queries.h"
+#include "screen.h"
 
 namespace kvik {
 
@@ -16,6 +17,10 @@ void rotate_avx2(const Rotation &all);
 void rotate_avx512(const Rotation &all);
 void gate_avx2(const Gate &all);
 void gate_avx512(const Gate &all);
+void masses_avx2(const float *values, int64_t count, float top, const float *floors, int64_t steps, double *out);
+void masses_avx512(const float *values, int64_t count, float top, const float *floors, int64_t steps, double *out);
+int64_t screen_avx2(const Screen &all);
+int64_t screen_avx512(const Screen &all);
 void write(const Writes &all, const NewTokens &layer);
 int64_t queries_that_fit(const Query *queries, int64_t count, const int32_t *tables, int64_t table_stride,
                          const Bounds &bounds);
@@ -41,6 +46,7 @@ EXPORTED void kvik_sizes(int64_t *out) {
     const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
                              sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
                              sizeof(kvik::Norm),    sizeof(kvik::Rotation),  sizeof(kvik::Gate),
+                             sizeof(kvik::Screen),
                              kvik::kSplitTokens,    kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
@@ -70,6 +76,16 @@ EXPORTED void kvik_rotate(int instruction_set, const kvik::Rotation *all) {
 
 EXPORTED void kvik_gate(int instruction_set, const kvik::Gate *all) {
     instruction_set == 1 ? kvik::gate_avx2(*all) : kvik::gate_avx512(*all);
+}
+
+EXPORTED void kvik_masses(int instruction_set, const float *values, int64_t count, float top, const float *floors,
+                          int64_t steps, double *out) {
+    instruction_set == 1 ? kvik::masses_avx2(values, count, top, floors, steps, out)
+                         : kvik::masses_avx512(values, count, top, floors, steps, out);
+}
+
+EXPORTED int64_t kvik_screen(int instruction_set, const kvik::Screen *all) {
+    return instruction_set == 1 ? kvik::screen_avx2(*all) : kvik::screen_avx512(*all);
 }
 
 EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }

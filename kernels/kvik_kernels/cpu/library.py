@@ -22,6 +22,7 @@ SOURCES = (
     "queries.h",
     "products.h",
     "elementwise.h",
+    "screen.h",
     "arithmetic.h",
     "vectors_avx2.h",
     "vectors_avx512.h",
@@ -30,6 +31,7 @@ SOURCES = (
     "write.cpp",
     "products.cpp",
     "elementwise.cpp",
+    "screen.cpp",
     "checks.cpp",
     "library.cpp",
     "build.py",
@@ -99,6 +101,10 @@ def load_library() -> Library:
     for name in ("kvik_norm", "kvik_rotate", "kvik_gate"):
         getattr(functions, name).restype = None
         getattr(functions, name).argtypes = (ctypes.c_int, ctypes.c_void_p)
+    functions.kvik_masses.restype = None
+    functions.kvik_masses.argtypes = (ctypes.c_int, pointer, number, ctypes.c_float, pointer, number, pointer)
+    functions.kvik_screen.restype = ctypes.c_int64
+    functions.kvik_screen.argtypes = (ctypes.c_int, pointer)
     functions.kvik_multiply.restype = None
     functions.kvik_multiply.argtypes = (ctypes.c_void_p,)
     functions.kvik_write.restype = None

@@ -139,9 +139,22 @@ class Gate(ctypes.Structure):
     )
 
 
+class Screen(ctypes.Structure):
+    """`struct Screen` of screen.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("places", ctypes.c_void_p),
+        ("key", ctypes.c_uint64),
+        *((name, ctypes.c_float) for name in ("top", "factor", "slack")),
+    )
+
+
 def sizes() -> dict[str, int]:
     """By name in the headers, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate)
+    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},
