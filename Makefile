@@ -28,7 +28,7 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
-.PHONY: setup fmt lint bench claims scoreboard scaling-report
+.PHONY: setup fmt lint bench claims scoreboard scaling-report kernels-report
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
@@ -56,6 +56,9 @@ scoreboard: setup ## Try on the local cluster what Kvik promises of changes: doc
 
 scaling-report: setup ## Compare ways to scale on simulated traces: docs/scaling-compared.md
 	@$(PYTHON) -m bench.scaling
+
+kernels-report: setup ## Compile every Triton kernel for four GPUs and table what they take: docs/kernels.md
+	@$(PYTHON) -m scripts.kernels_report
 
 ##@ Test
 .PHONY: test test-all test-unit test-kernels test-integration test-e2e triton36

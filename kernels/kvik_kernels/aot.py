@@ -30,6 +30,7 @@ from kvik_kernels.paged_attention import launch as attention_launch
 TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
     "sm_80": ("cuda", 80, 32, Device("sm_80", 108)),
     "sm_90": ("cuda", 90, 32, Device("sm_90", 132)),
+    "sm_100": ("cuda", 100, 32, Device("sm_100", 148)),
     "gfx942": ("hip", "gfx942", 64, Device("gfx942", 304)),
 }
 """Name -> triton's backend, architecture and warp size, and the device that the launch tables see."""
@@ -80,7 +81,7 @@ class Usage:
     shared_bytes: int
     """Shared memory a program."""
     matrix_instructions: int
-    """wgmma, mma.sync or mfma instructions in the code: none where tl.dot fell back to scalar arithmetic."""
+    """tcgen05, wgmma, mma.sync or mfma instructions in the code: none where tl.dot fell back to scalar arithmetic."""
     async_copies: int
     """cp.async instructions: none where a load is too narrow to be pipelined, and on AMD."""
 
@@ -154,7 +155,7 @@ def compile_variant(variant: Variant) -> Usage:
         registers,
         spilled,
         compiled.metadata.shared,
-        matrix_instructions=len(re.findall(r"wgmma\.mma_async|mma\.sync|v_mfma_", assembly)),
+        matrix_instructions=len(re.findall(r"tcgen05\.mma\b|wgmma\.mma_async|mma\.sync|v_mfma_", assembly)),
         async_copies=len(re.findall(r"cp\.async\.c[ag]", assembly)),
     )
 

@@ -1,4 +1,4 @@
-"""Every kernel compiles for sm_80, sm_90 and gfx942 with the oldest and the newest triton, and fits its registers."""
+"""Every kernel compiles for four targets with the oldest and the newest triton, and fits its registers."""
 
 import itertools
 from collections.abc import Callable
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from kvik_kernels import aot
+
 pytestmark = pytest.mark.timeout(600)
 
 LONG = pytest.mark.long
 TRITONS = ["3.9", "3.6"]
-TARGETS = ["sm_80", "sm_90", "gfx942"]
+TARGETS = ["sm_80", "sm_90", "sm_100", "gfx942"]
 # The demo model's shape in bf16, an 8B model's in fp16; and float32, in which a GPU is checked against the reference.
 SHAPES = [
     ("--elements", "bf16", "--head-dims", "64", "--groups", "3"),
@@ -43,6 +45,16 @@ REGISTER_LIMITS = {
         "decode_window": 168,
         "reduce": 48,
     },
+    "sm_100": {
+        "kv_write": 40,
+        "prefill": 224,
+        "prefill_short": 168,
+        "prefill_window": 255,
+        "decode": 128,
+        "decode_split": 128,
+        "decode_window": 168,
+        "reduce": 48,
+    },
     "gfx942": {
         "kv_write": 32,
         "prefill": 256,
@@ -58,12 +70,15 @@ REGISTER_LIMITS = {
 QUANTISED_LIMITS = {
     "sm_80": {"kv_write": 64, "prefill": 255, "prefill_short": 168, "prefill_window": 255, "decode": 168},
     "sm_90": {"kv_write": 64, "prefill": 255, "prefill_short": 168, "prefill_window": 255, "decode": 168},
+    "sm_100": {"kv_write": 64, "prefill": 255, "prefill_short": 168, "prefill_window": 255, "decode": 168},
     "gfx942": {"kv_write": 40, "prefill": 384, "prefill_short": 256, "prefill_window": 384, "decode": 256},
 }
 """`decode` stands for its variants."""
 CONVERSION_STACK = 8
 """Bytes of stack that widening elements takes on sm_90 in a few variants."""
-SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}
+MATRIX_STACK = {"sm_100": 16}
+"""Bytes of stack that the matrix units of a target take in prefill."""
+SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
 
 Compiled = dict[str, Any]
 
@@ -75,7 +90,8 @@ def check(compiled: Compiled) -> None:
         most = REGISTER_LIMITS[target][kernel]
     else:
         most = QUANTISED_LIMITS[target]["decode" if kernel.startswith("decode") else kernel]
-    assert compiled["spilled_bytes"] <= (0 if kept == "plain" else CONVERSION_STACK), (what, compiled["spilled_bytes"])
+    stack = max(0 if kept == "plain" else CONVERSION_STACK, MATRIX_STACK.get(target, 0))
+    assert compiled["spilled_bytes"] <= stack, (what, compiled["spilled_bytes"])
     assert 0 < compiled["registers"] <= most, (what, compiled["registers"])
     assert compiled["shared_bytes"] <= SHARED_LIMITS[target], what
     attends = kernel not in ("kv_write", "reduce")
@@ -104,8 +120,8 @@ def test_kernels_compile_without_spills(
     ("target", "kept", "triton"),
     [
         pytest.param(target, kept, triton, marks=() if (target, kept, triton) == ("sm_90", "int8", "3.9") else LONG)
-        for target, kept, triton in itertools.product(TARGETS, ("int8", "fp8"), TRITONS)
-        if (target, kept) != ("sm_80", "fp8")
+        for target, kept, triton in itertools.product(TARGETS, aot.KEPT, TRITONS)
+        if target != "sm_80" or not aot.needs_fp8(kept)
     ],
 )
 def test_kernels_over_quantised_caches_compile_without_spills(
