@@ -10,7 +10,7 @@ parts `reduce_kernel` joins.
 import triton
 import triton.language as tl
 
-from kvik_kernels.quantised.kernel import kept_of_head, load_scales, load_vectors
+from kvik_kernels.quantised.kernel import load_scales, load_vectors
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _attend(
     `end_key` is read: slots not written yet may hold NaN, and block table entries past the sequence garbage. Nor is
     anything before `first_key`: what lies behind the window may be another sequence's by now. Where vectors have one
     scale, a column of scores takes its key's, a column of weights its value's, so that the elements go into the
-    products as they are.
+    products as they are; four bits have more scales, and are widened as they are loaded.
     """
     dims = tl.arange(0, BLOCK_D)
     for tile_start in tl.range(first_key, end_key, TILE):
@@ -65,13 +65,11 @@ def _attend(
             MASKED,
         )
         # fmt: on
-        k_scale = load_scales(kept_keys, block, offset, written, MASKED)
-        v_scale = load_scales(kept_values, block, offset, written, MASKED)
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
-        if k_scale is None:
-            scores *= log2_scale
+        if kept_keys[3] is not None and kept_keys[0].dtype.element_ty != tl.uint8:
+            scores *= (log2_scale * load_scales(kept_keys, block, offset, written, MASKED))[None, :]
         else:
-            scores *= (log2_scale * k_scale)[None, :]
+            scores *= log2_scale
         if MASKED:
             seen = keys[None, :] < visible[:, None]
             if WINDOW > 0:
@@ -86,8 +84,8 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(weights, 1)
-        if v_scale is not None:
-            weights *= v_scale[None, :]
+        if kept_values[3] is not None and kept_values[0].dtype.element_ty != tl.uint8:
+            weights *= load_scales(kept_values, block, offset, written, MASKED)[None, :]
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
         row_max = new_max
     return acc, row_max, row_sum
@@ -194,13 +192,13 @@ def prefill_kernel(
 
     table = table_ptr + row.to(tl.int64) * table_stride
     # fmt: off
-    keys = kept_of_head(
-        k_ptr, k_block_stride, k_token_stride, k_head_stride, k_scale_ptr, k_scale_block_stride, k_scale_head_stride,
-        kv_head,
+    keys = (
+        k_ptr + kv_head.to(tl.int64) * k_head_stride, k_block_stride, k_token_stride,
+        k_scale_ptr, k_scale_block_stride, k_scale_head_stride, kv_head.to(tl.int64),
     )
-    values = kept_of_head(
-        v_ptr, v_block_stride, v_token_stride, v_head_stride, v_scale_ptr, v_scale_block_stride, v_scale_head_stride,
-        kv_head,
+    values = (
+        v_ptr + kv_head.to(tl.int64) * v_head_stride, v_block_stride, v_token_stride,
+        v_scale_ptr, v_scale_block_stride, v_scale_head_stride, kv_head.to(tl.int64),
     )
     # fmt: on
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -314,13 +312,13 @@ def decode_kernel(
 
     table = table_ptr + row * table_stride
     # fmt: off
-    keys = kept_of_head(
-        k_ptr, k_block_stride, k_token_stride, k_head_stride, k_scale_ptr, k_scale_block_stride, k_scale_head_stride,
-        kv_head,
+    keys = (
+        k_ptr + kv_head.to(tl.int64) * k_head_stride, k_block_stride, k_token_stride,
+        k_scale_ptr, k_scale_block_stride, k_scale_head_stride, kv_head.to(tl.int64),
     )
-    values = kept_of_head(
-        v_ptr, v_block_stride, v_token_stride, v_head_stride, v_scale_ptr, v_scale_block_stride, v_scale_head_stride,
-        kv_head,
+    values = (
+        v_ptr + kv_head.to(tl.int64) * v_head_stride, v_block_stride, v_token_stride,
+        v_scale_ptr, v_scale_block_stride, v_scale_head_stride, kv_head.to(tl.int64),
     )
     # fmt: on
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

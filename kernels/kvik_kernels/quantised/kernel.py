@@ -126,23 +126,11 @@ def _finite(x, most):
 
 
 @triton.jit
-def kept_of_head(ptr, block_stride, token_stride, head_stride, scale_ptr, scale_block_stride, scale_head_stride, head):
-    """Where the keys, or the values, of one KV head lie. Without scales their pointer is None."""
-    ptr += head.to(tl.int64) * head_stride
-    if scale_ptr is not None:
-        scale_ptr += head.to(tl.int64) * scale_head_stride
-    return ptr, block_stride, token_stride, scale_ptr, scale_block_stride
-
-
-@triton.jit
 def load_scales(kept, block, offset, written, MASKED: tl.constexpr):
     """float32: what the elements of the vectors at `offset` of `block` are to be multiplied by, 0 where nothing is
-    written. None where they are as `load_vectors` gives them."""
-    ptr, _, _, scale_ptr, scale_block_stride = kept
-    scale = None
-    if scale_ptr is not None and ptr.dtype.element_ty != tl.uint8:
-        scale = _load_wide(scale_ptr + block * scale_block_stride + offset, written, MASKED)
-    return scale
+    written. `kept` as in `load_vectors`, with a scale."""
+    _, _, _, scale_ptr, scale_block_stride, scale_head_stride, head = kept
+    return _load_wide(scale_ptr + head * scale_head_stride + block * scale_block_stride + offset, written, MASKED)
 
 
 @triton.jit
@@ -159,9 +147,12 @@ def load_vectors(
 ):
     """The vectors at `offset` of `block`: elements as they lie there, but for four bits, which are widened to `dtype`.
 
+    kept: the pointer to one head's vectors, strides of blocks and tokens, then the pointer to all scales, None without,
+    their strides of blocks and heads, and the head.
+
     Arguments are [1, tokens] and `dims` [BLOCK_D, 1], or the other way round. 0 where nothing is written.
     """
-    ptr, block_stride, token_stride, scale_ptr, scale_block_stride = kept
+    ptr, block_stride, token_stride, scale_ptr, scale_block_stride, scale_head_stride, head = kept
     PACKED: tl.constexpr = ptr.dtype.element_ty == tl.uint8
     CHECKED: tl.constexpr = MASKED or HEAD_DIM != BLOCK_D
     HALF: tl.constexpr = GROUP // 2
@@ -177,7 +168,9 @@ def load_vectors(
     else:
         x = tl.load(at)
     if PACKED:
-        group = block * scale_block_stride + offset * (HEAD_DIM // GROUP * 2) + dims // GROUP * 2
+        group = (
+            head * scale_head_stride + block * scale_block_stride + offset * (HEAD_DIM // GROUP * 2) + dims // GROUP * 2
+        )
         steps = _load_wide(scale_ptr + group, inside, CHECKED)
         lowest = _load_wide(scale_ptr + group + 1, inside, CHECKED)
         x = (((x >> (dims % GROUP // HALF * 4)) & 15).to(tl.float32) * steps + lowest).to(dtype)
