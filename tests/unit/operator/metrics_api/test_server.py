@@ -86,7 +86,8 @@ class World:
             certificate.write_text(client.certificate)
             key.write_text(client.key)
             context.load_cert_chain(certificate, key)
-        connector = aiohttp.TCPConnector(ssl=context, force_close=not keep)
+        kept: dict[str, Any] = {"keepalive_timeout": 2 * PATIENCE} if keep else {"force_close": True}
+        connector = aiohttp.TCPConnector(ssl=context, **kept)  # so that it is the server who ends a connection
         timeout = aiohttp.ClientTimeout(total=PATIENCE)
         return aiohttp.ClientSession(f"https://127.0.0.1:{self.listener.port}", connector=connector, timeout=timeout)
 
