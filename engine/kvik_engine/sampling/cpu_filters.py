@@ -21,7 +21,8 @@ in which it is split at its best values."""
 SORTED = 512
 _LADDER = np.array([0.5, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, np.inf], dtype=np.float32)
 """How far below the most likely one the floor of a nucleus is looked for."""
-_EVERYTHING = np.array([-np.inf], dtype=np.float32)
+_DOWN = np.arange(11, -1, -1, dtype=np.float32) / 12
+"""Then, between what is known to lie above it and the smallest value that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +76,25 @@ def nucleus_floor(values: Values, top: np.float32, share: float) -> np.float32:
     Looks between which of a few values the floor lies, then between which of a few there, and sorts what is left once
     it is small.
     """
-    lacking = share * float(masses_at_least(values, float(top), _EVERYTHING)[0])
-    pool, above, floors = values, top, top - _LADDER
+    floors = top - _LADDER
+    masses = masses_at_least(values, float(top), floors)
+    lacking = share * float(masses[-1])
+    pool, above = values, top
     while len(pool) > SORTED:
-        masses = masses_at_least(pool, float(top), floors)
         step = min(int(np.searchsorted(masses, lacking)), len(floors) - 1)
-        part = pool[pool >= floors[step]]
+        inside = pool >= floors[step]
         if step > 0:
             lacking -= float(masses[step - 1])
             above = floors[step - 1]
-            part = part[part < above]
+            inside &= pool < above
+        part = pool[inside]
         if len(part) in (0, len(pool)):
             break  # nothing tells them apart but sorting
-        pool = part
-        floors = np.linspace(above, pool.min(), len(_LADDER) + 1, dtype=np.float32)[1:]
+        pool, lowest = part, part.min()
+        floors = lowest + (above - lowest) * _DOWN
+        masses = masses_at_least(pool, float(top), floors)
     ordered = np.sort(pool)[::-1]
     masses = np.exp(ordered - top, dtype=np.float64)
-    inside = int((masses.cumsum() - masses < lacking).sum())
-    floor: np.float32 = ordered[max(inside, 1) - 1]
+    taken = int((masses.cumsum() - masses < lacking).sum())
+    floor: np.float32 = ordered[max(taken, 1) - 1]
     return floor
