@@ -76,8 +76,8 @@ QUANTISED_LIMITS = {
 """`decode` stands for its variants."""
 CONVERSION_STACK = 8
 """Bytes of stack that widening elements takes on sm_90 in a few variants."""
-MATRIX_STACK = {"sm_100": 16}
-"""Bytes of stack that the matrix units of a target take in prefill."""
+MATRIX_STACK = {"sm_100": 48}
+"""Bytes of stack that prefill takes there: least over plain caches, most with a window over scaled ones."""
 SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
 
 Compiled = dict[str, Any]
