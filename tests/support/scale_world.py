@@ -125,6 +125,7 @@ class World:
 
     async def rounds(self, count: int) -> None:
         for _ in range(count):
+            await self.loop.look_for_rivals()
             await self.loop.round()
             self.now += 5.0
 

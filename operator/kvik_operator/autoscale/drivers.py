@@ -3,7 +3,8 @@
 Native: the operator writes the pool's `/scale`. HPA: a HorizontalPodAutoscaler of the pool does, which reads the
 decision from the metrics API. KEDA: one that KEDA makes of the pool's ScaledObject, and that reads the decision through
 KEDA from the operator's scaler. External: somebody else does, or nobody. Two never do at once: a driver waits until the
-object of the one before is gone, and nobody goes on beside an autoscaler that is not the pool's (LLMKube #484).
+object of the one before is gone, and the operator writes nothing beside an autoscaler that is not the pool's (LLMKube
+#484); beside one of the pool's own, Kubernetes lets neither scale.
 """
 
 from collections.abc import Mapping, Sequence

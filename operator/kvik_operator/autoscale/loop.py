@@ -5,7 +5,7 @@ Every replica of the operator runs it, so that a new leader has a window already
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -128,19 +128,27 @@ class ScaleLoop:
         """The pools of which this round knows load and size."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Rivals are looked for beside the rounds: a slow API server must not age what these read."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self.round, self.look_for_rivals):
+                tasks.create_task(self._repeat(work))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             started = self._clock()
-            await self.round()
+            await work()
             await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock() - started)))
+
+    async def look_for_rivals(self) -> None:
+        """Only the leader has to know of them, and only of those of pools that the operator scales."""
+        if self._may_write():
+            await self._rivals.look({key.namespace for key in self._store.pool_keys() if self._is_scaled_by_us(key)})
 
     async def round(self) -> None:
         """One pass over all pods and pools."""
         keys = self._store.pool_keys()
         pods = {key: self._store.pods(key) for key in keys}
         await self._scrape(pods)
-        if self._may_write():
-            await self._rivals.look({key.namespace for key in keys if self._is_scaled(key)})
         self._board.keep({str(pod["metadata"]["uid"]) for group in pods.values() for pod in group}, keys)
         self._meter.keep_pools(keys)
         self._decided = set()
@@ -155,8 +163,10 @@ class ScaleLoop:
         for key in keys - self._decided:
             self._meter.undecided(key)
 
-    def _is_scaled(self, key: PoolKey) -> bool:
-        return bool(((self._store.pool(key) or {}).get("spec") or {}).get("scaling"))
+    def _is_scaled_by_us(self, key: PoolKey) -> bool:
+        spec = (self._store.pool(key) or {}).get("spec") or {}
+        scaling = spec.get("scaling")
+        return scaling is not None and scaling.get("driver") != ScalingDriver.EXTERNAL
 
     async def _scrape(self, pods: Mapping[PoolKey, Sequence[Object]]) -> None:
         targets = {

@@ -41,7 +41,8 @@ class Rival:
 
 def is_the_operators(scaler: Object) -> bool:
     """A pool's own: owned by it, or by an earlier one of its name."""
-    return (_maker(scaler) or {}).get("kind") == KIND
+    maker = _maker(scaler) or {}
+    return (str(maker.get("apiVersion", "")).rpartition("/")[0], maker.get("kind")) == (GROUP, KIND)
 
 
 def _maker(scaler: Object) -> Object | None:

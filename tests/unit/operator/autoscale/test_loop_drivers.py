@@ -9,8 +9,9 @@ from kvik_operator.autoscale.rivals import Rival
 from kvik_operator.names import Reason
 from tests.support.scale_world import World
 
+OWNER = {"apiVersion": "kvik.dev/v1alpha1", "kind": "InferencePool", "controller": True, "uid": "pool-1"}
 OWN_AUTOSCALER: dict[str, Any] = {
-    "metadata": {"name": "chat", "ownerReferences": [{"kind": "InferencePool", "controller": True, "uid": "pool-1"}]},
+    "metadata": {"name": "chat", "ownerReferences": [OWNER]},
     "status": {"conditions": [{"type": "ScalingActive", "status": "True"}]},
 }
 
@@ -27,6 +28,7 @@ async def test_driver_external_decides_and_publishes_and_writes_nothing() -> Non
     world.set_replicas(4)
     await world.rounds(1)
     assert world.report.reason is not Reason.CONTESTED
+    assert world.looked_for_rivals == [set()] * len(world.looked_for_rivals), "they are welcome"
 
 
 async def test_driver_hpa_leaves_the_writing_to_the_autoscaler_and_tells_of_its_steps() -> None:
@@ -122,9 +124,8 @@ async def test_nobody_scales_beside_an_autoscaler_that_is_not_the_pools() -> Non
 
 async def test_what_keda_makes_of_the_pools_scaled_object_is_no_rival_also_after_that_is_gone() -> None:
     world = World(driver="KEDA", maxReplicas=4)
-    owner = [{"kind": "InferencePool", "controller": True, "uid": "pool-1"}]
     conditions = [{"type": "Ready", "status": "True"}]
-    metadata = {"name": "chat", "uid": "scaled-1", "ownerReferences": owner}
+    metadata = {"name": "chat", "uid": "scaled-1", "ownerReferences": [OWNER]}
     world.scaled_object = {"metadata": metadata, "status": {"conditions": conditions}}
     world.rivals = [Rival("keda-hpa-chat", "scaled-1")]
     world.load(20)

@@ -10,11 +10,23 @@ from kvik_operator.names import PoolKey
 CHAT = PoolKey("demo", "chat")
 
 
-def autoscaler(name: str = "by-hand", kind: str = "InferencePool", owner: str | None = None, **metadata: Any) -> Any:
-    references = [] if owner is None else [{"kind": owner, "controller": True, "uid": "owner-1"}]
+OURS = "kvik.dev/v1alpha1"
+GATEWAYS = "inference.networking.k8s.io/v1"
+
+
+def autoscaler(
+    name: str = "by-hand",
+    kind: str = "InferencePool",
+    owner: str | None = None,
+    owner_api: str = OURS,
+    **metadata: Any,
+) -> Any:
+    references = []
+    if owner is not None:
+        references.append({"apiVersion": owner_api, "kind": owner, "controller": True, "uid": "owner-1"})
     return {
         "metadata": {"name": name, "namespace": "demo", "ownerReferences": references, **metadata},
-        "spec": {"scaleTargetRef": {"apiVersion": "kvik.dev/v1alpha1", "kind": kind, "name": "chat"}},
+        "spec": {"scaleTargetRef": {"apiVersion": OURS, "kind": kind, "name": "chat"}},
     }
 
 
@@ -37,13 +49,14 @@ def test_the_target_is_a_pool_of_ours_or_none() -> None:
     assert target(autoscaler()) == CHAT
     assert target(autoscaler(kind="Deployment")) is None
     gateway = autoscaler()
-    gateway["spec"]["scaleTargetRef"]["apiVersion"] = "inference.networking.k8s.io/v1"
+    gateway["spec"]["scaleTargetRef"]["apiVersion"] = GATEWAYS
     assert target(gateway) is None
 
 
 def test_a_pools_own_autoscaler_is_owned_by_it() -> None:
     assert is_the_operators(autoscaler(owner="InferencePool"))
     assert not is_the_operators(autoscaler(owner="Application"))
+    assert not is_the_operators(autoscaler(owner="InferencePool", owner_api=GATEWAYS))
     assert not is_the_operators(autoscaler(labels={"kvik.dev/pool": "chat"}))
 
 
