@@ -2,7 +2,7 @@
 
     KvikOperatorError
     ├── PoolError            the user's: a condition names the field; never retried by itself
-    ├── Unpresentable        the metrics API cannot serve with what the cluster holds for it: looked at again
+    ├── Unpresentable        an API cannot be served with what the cluster holds for it: looked at again
     └── ClusterError         the API server refused or did not answer
         ├── NotFound
         ├── Conflict         the object changed meanwhile: read again

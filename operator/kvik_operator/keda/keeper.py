@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from kvik_operator.certificates import Held, Pair, Use, plan
+from kvik_operator.errors import Unpresentable
 from kvik_operator.upkeep import Problem, Upkeep
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Presenter(Protocol):
     def serving(self) -> bool: ...
 
     async def present(self, pair: Pair, client_authorities: str) -> None:
-        """Raises OSError."""
+        """Raises Unpresentable, OSError; all stays as it was then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Keeper:
             return _EMPTY
         try:
             await self._presenter.present(held.server.current, held.client.bundle)
-        except OSError as error:
+        except (Unpresentable, OSError) as error:
             return Problem(f"the certificate of the scaler for KEDA cannot be presented: {error}")
         return None
 

@@ -5,8 +5,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
+from cryptography import x509
 
-from kvik_operator.certificates import Pair
+from kvik_operator.certificates import UNREADABLE, Pair
+from kvik_operator.errors import Unpresentable
 from kvik_operator.keda.protocol import services
 
 STOP_SECONDS: Final = 1.0
@@ -41,18 +43,33 @@ class Listener:
     async def present(self, pair: Pair, client_authorities: str) -> None:
         """From the next connection on: this certificate, to clients with one of these authorities (PEM).
 
-        Raises OSError if the port cannot be had.
+        Raises Unpresentable, and OSError if the port cannot be had; all stays as it was then.
         """
-        self._certificates.change(pair, client_authorities)
+        _check(pair, client_authorities)
         if self.port is None:
-            first = self._certificates.fetch()
-            assert first is not None, "just changed"
+            first = _configuration(pair, client_authorities)
             credentials = grpc.dynamic_ssl_server_credentials(first, self._certificates.fetch, True)
             try:
                 self.port = self._server.add_secure_port(self._address, credentials)
             except RuntimeError as error:
                 raise OSError(f"{self._address} cannot be had: {error}") from error
             await self._server.start()
+        self._certificates.change(pair, client_authorities)
+
+
+def _check(pair: Pair, client_authorities: str) -> None:
+    """gRPC takes what it cannot read without a word, and then lets nobody in. Raises Unpresentable."""
+    if pair.parsed() is None:
+        raise Unpresentable("the Secret's certificate and key cannot be read, or are not of each other")
+    try:
+        x509.load_pem_x509_certificates(client_authorities.encode())
+    except UNREADABLE as error:
+        raise Unpresentable(f"the authority of KEDA's certificate is no certificate in PEM: {error}") from error
+
+
+def _configuration(pair: Pair, client_authorities: str) -> Any:
+    chain = [(pair.key.encode(), pair.certificate.encode())]
+    return grpc.ssl_server_certificate_configuration(chain, client_authorities.encode())
 
 
 class _Certificates:
@@ -66,10 +83,9 @@ class _Certificates:
     def change(self, pair: Pair, client_authorities: str) -> None:
         if self._known == (pair, client_authorities):
             return
-        chain = [(pair.key.encode(), pair.certificate.encode())]
         with self._lock:
             self._known = pair, client_authorities
-            self._changed = grpc.ssl_server_certificate_configuration(chain, client_authorities.encode())
+            self._changed = _configuration(pair, client_authorities)
 
     def fetch(self) -> Any:
         """None: as before."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvik_operator.certificates import LIFE, OVERLAP, RENEW_BEFORE, Held, Pair
-from kvik_operator.errors import Conflict
+from kvik_operator.errors import Conflict, Unpresentable
 from kvik_operator.keda.keeper import CLIENT, Certificates, Keeper
 
 HOST = "kvik-operator.kvik-system.svc"
@@ -45,7 +45,7 @@ class World:
         self.leader = True
         self.ours, self.theirs = Secret(), Secret()
         self.presented: list[tuple[Pair, str]] = []
-        self.unpresentable: OSError | None = None
+        self.unpresentable: Exception | None = None
         self.keeper = Keeper(self.ours, self.theirs, self, HOST, lambda: self.leader, lambda: self.now)
 
     @property
@@ -142,9 +142,10 @@ async def test_a_leader_that_may_not_write_serves_what_the_secret_holds() -> Non
     assert world.presented == [(world.held[0].current, world.held[1].bundle)]
 
 
-async def test_a_port_that_cannot_be_had_keeps_nobody_from_writing_and_is_told_of() -> None:
+@pytest.mark.parametrize("why", [OSError("taken"), Unpresentable("taken")])
+async def test_what_cannot_be_presented_keeps_nobody_from_writing_and_is_told_of(why: Exception) -> None:
     world = World()
-    world.unpresentable = OSError("taken")
+    world.unpresentable = why
     await world.keeper.upkeep.tend()
     assert "cannot be presented: taken" in str(world.keeper.upkeep.problem())
     assert (world.ours.writes, world.theirs.writes) == (1, 1)

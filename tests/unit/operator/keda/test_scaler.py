@@ -11,6 +11,7 @@ import pytest
 
 from kvik_operator.autoscale.board import Board
 from kvik_operator.certificates import Pair, Use, make_pair
+from kvik_operator.errors import Unpresentable
 from kvik_operator.keda.answers import Answers
 from kvik_operator.keda.listener import Listener
 from kvik_operator.keda.protocol import messages, services
@@ -171,3 +172,26 @@ async def test_a_port_that_is_taken_is_an_error(world: World) -> None:
         with pytest.raises(OSError, match="cannot be had"):
             await second.present(world.server, world.keda_authority)
         assert not second.serving
+
+
+async def test_a_port_that_is_taken_is_tried_again_and_served_once_it_is_free(world: World) -> None:
+    assert world.listener.port is not None
+    async with Listener(world.scaler, "127.0.0.1", world.listener.port) as second:
+        for _ in range(2):
+            with pytest.raises(OSError, match="cannot be had"):
+                await second.present(world.server, world.keda_authority)
+        await world.listener.__aexit__(None, None, None)
+        await second.present(world.server, world.keda_authority)
+        assert (await world.call("IsActive", scaled_object()))[0] is OK
+
+
+async def test_what_tls_cannot_use_is_told_at_every_look_and_what_was_presented_stays(world: World) -> None:
+    broken = Pair(world.server.certificate, "no key")
+    async with Listener(world.scaler, "127.0.0.1", 0) as second:
+        for listener in (second, second, world.listener):
+            with pytest.raises(Unpresentable, match="certificate and key"):
+                await listener.present(broken, world.keda_authority)
+            with pytest.raises(Unpresentable, match="authority"):
+                await listener.present(world.server, "no certificate")
+        assert not second.serving
+    assert (await world.call("IsActive", scaled_object()))[0] is OK
