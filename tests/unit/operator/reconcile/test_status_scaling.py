@@ -76,6 +76,14 @@ def test_scaling_that_was_removed_leaves_the_status() -> None:
     assert "scaling" not in scene.cluster.status["effective"]
 
 
+def test_a_stray_scaling_in_the_status_is_taken_out_and_not_written_as_rarely_as_a_time() -> None:
+    scene = Scene()
+    scene.look()
+    scene.cluster.status["scaling"] = {"lastDecisionTime": at(-5)}
+    update = scene.look()
+    assert (update.patch, update.time_alone) == ({"scaling": None}, False)
+
+
 def scaled_events(scene: Scene) -> list[tuple[str, str]]:
     return [(event.type, event.reason) for event in scene.look().events]
 
