@@ -93,17 +93,30 @@ def _trouble(kind: ChildKind, found: Object | None, published_for: float) -> Tro
     if not conditions:
         return Reason.SWITCHING_DRIVER, f"nobody has looked at the pool's {kind} yet"
     by_type = {one.get("type"): one for one in conditions}
-    for type_, status in _BAD[kind]:
-        condition = by_type.get(type_) or {}
-        if condition.get("status") == status:
+    for bad in _BAD[kind]:
+        condition = by_type.get(bad.type) or {}
+        if condition.get("status") == bad.status:
             message = f"the pool's {kind}: {condition.get('reason')}: {condition.get('message')}"
-            waits = published_for < AUTOSCALER_LOOKS_WITHIN
+            waits = bad.for_want_of_a_value and published_for < AUTOSCALER_LOOKS_WITHIN
             return Reason.OBSERVING_LOAD if waits else Reason.AUTOSCALER_FAILED, message
     return None
 
 
-_BAD: Final[Mapping[ChildKind, Sequence[tuple[str, str]]]] = {
-    ChildKind.AUTOSCALER: (("AbleToScale", "False"), ("ScalingActive", "False")),
-    ChildKind.SCALED_OBJECT: (("Ready", "False"), ("HPAActive", "False"), ("Paused", "True")),
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """A condition by which an object says that it does not scale, and whether it may be so for want of a decision."""
+
+    type: str
+    status: str
+    for_want_of_a_value: bool
+
+
+_BAD: Final[Mapping[ChildKind, Sequence[_Bad]]] = {
+    ChildKind.AUTOSCALER: (_Bad("AbleToScale", "False", False), _Bad("ScalingActive", "False", True)),
+    ChildKind.SCALED_OBJECT: (
+        _Bad("Paused", "True", False),
+        _Bad("Ready", "False", True),
+        _Bad("HPAActive", "False", True),
+    ),
 }
-"""Conditions by which an object says that it does not scale."""
+"""What a decision does not put right comes first: it is there whatever the other conditions say."""

@@ -254,7 +254,7 @@ class ScaleLoop:
         if step is not None and driver is not ScalingDriver.EXTERNAL:
             self._note_step(key, pool, known, step.decision, step.before, pool.spec.replicas, f"by driver {driver}")
         trouble = stands.trouble
-        if decision.blind and (trouble is None or trouble[0] in _FOR_WANT_OF_A_VALUE):
+        if decision.blind and (trouble is None or trouble[0] is Reason.OBSERVING_LOAD):
             trouble = Reason.NO_LOAD_DATA, decision.formula
         if trouble is not None:
             return self._said(known, *trouble, active=False, desired=decision.desired)
@@ -347,10 +347,6 @@ class ScaleLoop:
         self, known: _Pool, reason: Reason, message: str, *, active: bool, desired: int | None = None
     ) -> ScalingReport:
         return ScalingReport(active, reason, message, desired, self._utcnow().replace(microsecond=0), known.history)
-
-
-_FOR_WANT_OF_A_VALUE: Final = (Reason.AUTOSCALER_FAILED, Reason.OBSERVING_LOAD)
-"""What is wrong with an autoscaler while there is no decision to read."""
 
 
 def _is_refused(pool: InferencePool) -> bool:

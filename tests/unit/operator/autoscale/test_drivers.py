@@ -93,3 +93,27 @@ def test_external_welcomes_an_autoscaler_of_ones_own() -> None:
 def test_an_autoscaler_that_looked_before_there_was_a_decision_has_not_failed() -> None:
     found = standing(HPA, Scalers({AUTOSCALER: says("ScalingActive", "False")}), EVERYTHING, 44.0)
     assert found.trouble == (Reason.OBSERVING_LOAD, "the pool's HorizontalPodAutoscaler: Why: no")
+
+
+@pytest.mark.parametrize(
+    ("driver", "own"),
+    [
+        (HPA, {AUTOSCALER: says("AbleToScale", "False")}),
+        (KEDA, {SCALED_OBJECT: says("Paused", "True")}),
+    ],
+)
+def test_what_no_decision_puts_right_has_failed_from_the_first_look_on(
+    driver: ScalingDriver, own: dict[ChildKind, Any]
+) -> None:
+    found = standing(driver, Scalers(own), EVERYTHING, 0.0)
+    assert found.trouble is not None
+    assert found.trouble[0] is Reason.AUTOSCALER_FAILED
+
+
+def test_a_scaled_object_that_is_paused_and_not_ready_is_paused() -> None:
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": "NoValue"},
+        {"type": "Paused", "status": "True", "reason": "ScaledObjectPaused", "message": "by hand"},
+    ]
+    found = standing(KEDA, Scalers({SCALED_OBJECT: {**NEW, "status": {"conditions": conditions}}}), EVERYTHING, 0.0)
+    assert found.trouble == (Reason.AUTOSCALER_FAILED, "the pool's ScaledObject: ScaledObjectPaused: by hand")

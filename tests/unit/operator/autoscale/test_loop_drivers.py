@@ -157,3 +157,11 @@ async def test_an_autoscaler_without_data_is_not_what_is_wrong() -> None:
     assert world.report.reason is Reason.AUTOSCALER_FAILED
     assert world.report.message == "the pool's HorizontalPodAutoscaler: FailedGetObjectMetric: no value"
     assert world.report.desired is not None  # it needs the value to recover
+
+
+async def test_an_autoscaler_that_cannot_scale_is_told_of_without_data_too() -> None:
+    world = World(driver="HPA", maxReplicas=4)
+    condition = {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": "forbidden"}
+    world.autoscaler = {**OWN_AUTOSCALER, "status": {"conditions": [condition]}}
+    await world.rounds(1)
+    assert world.report.reason is Reason.AUTOSCALER_FAILED
