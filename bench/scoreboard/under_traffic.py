@@ -37,6 +37,10 @@ class Seen:
     long: Traffic
 
     @property
+    def parts(self) -> dict[str, Traffic]:
+        return {"short": self.short, "long": self.long}
+
+    @property
     def failures(self) -> list[str]:
         return self.short.failures + self.long.failures
 
@@ -74,6 +78,7 @@ def seen_during(installation: Installation, change: Change, pool: str = POOL) ->
 def outcome(seen: Seen, more: str | None = None, figures: dict[str, float] | None = None) -> Outcome:
     """`more` is what else went wrong."""
     wrong = [f"{len(seen.failures)} failed, the first with: {seen.failures[0]}"] if seen.failures else []
+    wrong += [f"no {kind} request succeeded" for kind, part in seen.parts.items() if part.succeeded == 0]
     wrong += [more] if more else []
     slow = [f"only {seen.requests} requests were sent"] if seen.requests < LEAST_REQUESTS else []
     if seen.rate < LEAST_RATE:

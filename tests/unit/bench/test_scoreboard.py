@@ -60,8 +60,8 @@ def test_a_row_that_is_not_kept_is_shown_with_its_reason() -> None:
     assert "| nothing | 0 of 2,000 | **no** |" in text
 
 
-def seen(short: int = 2000, seconds: float = 10.0, failures: tuple[str, ...] = ()) -> Seen:
-    return Seen(Traffic(short, list(failures), 0.1, seconds), Traffic(8, [], 0.2, seconds))
+def seen(short: int = 2000, seconds: float = 10.0, failures: tuple[str, ...] = (), long: int = 8) -> Seen:
+    return Seen(Traffic(short, list(failures), 0.1, seconds), Traffic(long, [], 0.2, seconds))
 
 
 def test_a_change_under_too_little_traffic_proves_nothing() -> None:
@@ -70,6 +70,13 @@ def test_a_change_under_too_little_traffic_proves_nothing() -> None:
     assert outcome(seen(short=1000, seconds=5.0)).reason == "only 1008 requests were sent"
     assert outcome(seen(seconds=11.0)).only_slow
     assert not outcome(seen(seconds=11.0, failures=("503 draining",))).only_slow
+
+
+def test_a_change_under_no_traffic_at_all_is_no_slow_machine() -> None:
+    for kind, found in (("short", outcome(seen(short=0))), ("long", outcome(seen(long=0)))):
+        assert not found.ok
+        assert not found.only_slow
+        assert f"no {kind} request succeeded" in str(found.reason)
 
 
 def test_one_failed_request_is_one_too_many_and_is_told() -> None:
