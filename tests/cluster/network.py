@@ -70,7 +70,8 @@ def disconnect(place: Place) -> None:
     if place.namespace is not None and (NAMESPACES / place.namespace).exists():
         _run("ip", "netns", "delete", place.namespace)
     for destination in (place.address, place.pod_range):
-        subprocess.run(["ip", "route", "delete", destination], capture_output=True, check=False)
+        route = (destination, "dev", INTERFACE)  # of another interface, it is somebody else's
+        subprocess.run(["ip", "route", "delete", *route], capture_output=True, check=False)
 
 
 def remove(place: Place) -> None:
