@@ -84,9 +84,15 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(weights, 1)
+        acc *= decay[:, None]
         if kept_values[3] is not None and kept_values[0].dtype.element_ty != tl.uint8:
-            weights *= load_scales(kept_values, block, offset, written, MASKED)[None, :]
-        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
+            # Multiplied by parts of the largest: by scales themselves, weights would leave the range of fp16.
+            scales = load_scales(kept_values, block, offset, written, MASKED)
+            largest = tl.max(scales, 0)
+            weights *= (scales / tl.where(largest > 0.0, largest, 1.0))[None, :]
+            acc += largest * tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
+        else:
+            acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision=PRECISION)
         row_max = new_max
     return acc, row_max, row_sum
 

@@ -3,6 +3,7 @@ its attention over what they stand for."""
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,6 +77,17 @@ def test_attention_equals_dequantising_first_in_head_groups_of_three(
 ) -> None:
     """What no token fills has scales of NaN, and NaN for float8."""
     check(quantised(rows, pair, dtype))
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8-dynamic"])
+@pytest.mark.parametrize("rows", [[Row(1500, 1)], [Row(1500, 2)]], ids=["decode", "two queries"])
+def test_small_values_of_long_rows_stay_as_exact_in_fp16_as_large_ones(name: str, rows: list[Row]) -> None:
+    """Multiplied by the scale of a small value, the weight of one key among many was a subnormal of fp16."""
+    case = paged_case(rows, q_heads=2, kv_heads=1, head_dim=32, block_tokens=16, dtype=torch.float16)
+    small = quantised_case(replace(case, v_cache=case.v_cache * 2.0**-7), name, name)
+    want = naive_paged_attention(*small.attention_arguments, **small.options)
+    got = paged_attention(*small.attention_arguments, **small.options, max_query_len=small.max_query_len)
+    assert (got - want).abs().max() <= 2e-3 * want.abs().max()
 
 
 @pytest.mark.parametrize(
