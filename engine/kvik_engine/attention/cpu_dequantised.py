@@ -71,5 +71,10 @@ class DequantisedPast:
         return self._whole(cache.values, cache.value_scales)
 
     def _whole(self, cache: Tensor, scales: Tensor | None) -> Tensor:
-        vectors = dequantise(cache[self.blocks], None if scales is None else scales[self.blocks]).to(self.dtype)
+        wide = dequantise(cache[self.blocks], None if scales is None else scales[self.blocks])
+        if self.dtype == torch.float16:
+            # What the cache keeps of the largest number may lie above it: a weight of 0 would make NaN of infinity.
+            most = torch.finfo(torch.float16).max
+            wide.clamp_(-most, most)
+        vectors = wide.to(self.dtype)
         return vectors.transpose(0, 1).flatten(1, 2)[:, self.tokens]

@@ -47,7 +47,9 @@ class Rise:
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> Rise:
-        """`differences` of the tokens' losses, in nats; at least two."""
+        """`differences` of the tokens' losses, in nats; at least two. One that is no number is the worst there is."""
+        if not all(map(math.isfinite, differences)):
+            return cls(math.inf, 0.0, len(differences))
         mean = statistics.fmean(differences)
         error = statistics.stdev(differences, mean) / math.sqrt(len(differences))
         return cls((math.exp(mean) - 1) * 100, math.exp(mean) * 2 * error * 100, len(differences))
@@ -107,6 +109,7 @@ class KVTrial:
         """Over the beginning of the text; None where that has not enough tokens to say anything."""
         tokens = torch.tensor(self.text[: min(MOST_TOKENS, model.config.context_length)], device=device)
         if len(tokens) < 3:
+            log.warning("what the quantised KV cache costs is not known: there is no text to measure it on")
             return None
         both = (KVFormats.of(dtype), formats)
         readers = [Reader(model, backend, each, DTYPES[dtype], device, len(tokens)) for each in both]
@@ -116,6 +119,9 @@ class KVTrial:
             if differences and self.clock() > end:
                 break
             full, kept = (reader.losses(chunk, following) for reader in readers)
+            if not full.isfinite().all():
+                log.warning("what the quantised KV cache costs is not known: the model's own losses are no numbers")
+                return None
             differences += (kept - full).tolist()
         return Rise.of(differences)
 

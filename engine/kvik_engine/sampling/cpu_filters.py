@@ -82,14 +82,15 @@ def nucleus_floor(values: Values, top: np.float32, share: float) -> np.float32:
     pool, above = values, top
     while len(pool) > SORTED:
         step = min(int(np.searchsorted(masses, lacking)), len(floors) - 1)
-        inside = pool >= floors[step]
+        inside = (pool >= floors[step]) & (pool > -np.inf)  # a masked token has no part in it
         if step > 0:
-            lacking -= float(masses[step - 1])
-            above = floors[step - 1]
-            inside &= pool < above
+            inside &= pool < floors[step - 1]
         part = pool[inside]
         if len(part) in (0, len(pool)):
             break  # nothing tells them apart but sorting
+        if step > 0:
+            lacking -= float(masses[step - 1])
+            above = floors[step - 1]
         pool, lowest = part, part.min()
         floors = lowest + (above - lowest) * _DOWN
         masses = masses_at_least(pool, float(top), floors)

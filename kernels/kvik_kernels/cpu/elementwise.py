@@ -36,6 +36,7 @@ class Elementwise:
         """x: float32 `[rows, width]`, contiguous; weight: float32 `[width]`. Returns `[rows, width]` of `dtype`."""
         import torch
 
+        _require_served(dtype)
         require_all_fit(torch.float32, ("x", x, (None, None)), ("weight", weight, (x.shape[-1],)))
         rows, width = x.shape
         _require_whole("x", x, width)
@@ -59,6 +60,7 @@ class Elementwise:
         import torch
 
         tokens, heads, width = x.shape
+        _require_served(x.dtype)
         require_all_fit(x.dtype, ("x", x, (None, None, None)))
         half = width // 2
         require_all_fit(torch.float32, ("cos", cos, (tokens, 1, half)), ("sin", sin, (tokens, 1, half)))
@@ -85,6 +87,7 @@ class Elementwise:
         """gate_up: `[rows, 2 width]`, contiguous. Returns activation(gate) * up, `[rows, width]`."""
         import torch
 
+        _require_served(gate_up.dtype)
         require_all_fit(gate_up.dtype, ("gate_up", gate_up, (None, None)))
         rows, both = gate_up.shape
         width = both // 2
@@ -111,6 +114,11 @@ class Elementwise:
 def serves(width: int, dtype: torch.dtype) -> bool:
     """Whether rows of so many elements are computed here; of a head, its half."""
     return str(dtype) in DTYPES and width > 0 and width % LANES == 0
+
+
+def _require_served(dtype: torch.dtype) -> None:
+    if str(dtype) not in DTYPES:
+        raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype}")
 
 
 def _require_whole(name: str, tensor: torch.Tensor, width: int) -> None:

@@ -51,6 +51,8 @@ class PanelWeight:
         import torch
 
         require_all_fit(torch.bfloat16, ("x", x, (None, self.inputs)))
+        if dtype not in (torch.bfloat16, torch.float32):
+            raise TypeError(f"dtype: expected {torch.bfloat16} or {torch.float32}, got {dtype}")
         if bias is not None:
             require_all_fit(torch.bfloat16, ("bias", bias, (self.outputs,)))
         rows = x.shape[0]
@@ -72,7 +74,11 @@ def serves(library: Library, weight: torch.Tensor) -> bool:
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
     """`[outputs, inputs]` -> `[panels, inputs / 2, PANEL_OUTPUTS, 2]`, zeros past the last output."""
     outputs, inputs = weight.shape
-    panels = -(-outputs // PANEL_OUTPUTS)
-    whole = weight.new_zeros((panels * PANEL_OUTPUTS, inputs))
-    whole[:outputs] = weight
-    return whole.view(panels, PANEL_OUTPUTS, inputs // 2, 2).permute(0, 2, 1, 3).contiguous()
+    full, left = divmod(outputs, PANEL_OUTPUTS)
+    panels = weight.new_zeros((full + (left > 0), inputs // 2, PANEL_OUTPUTS, 2))
+    # Straight into place: a second copy of a large head might not fit beside the first.
+    whole = weight[: full * PANEL_OUTPUTS].unflatten(0, (full, PANEL_OUTPUTS))
+    panels[:full] = whole.unflatten(2, (inputs // 2, 2)).transpose(1, 2)
+    if left:
+        panels[full, :, :left] = weight[full * PANEL_OUTPUTS :].unflatten(1, (inputs // 2, 2)).transpose(0, 1)
+    return panels

@@ -19,6 +19,7 @@ def _attend(
     acc,
     row_max,
     row_sum,
+    unit,
     seen_from,
     visible,
     first_key,
@@ -42,7 +43,9 @@ def _attend(
     `end_key` is read: slots not written yet may hold NaN, and block table entries past the sequence garbage. Nor is
     anything before `first_key`: what lies behind the window may be another sequence's by now. Where vectors have one
     scale, a column of scores takes its key's, a column of weights its value's, so that the elements go into the
-    products as they are; four bits have more scales, and are widened as they are loaded.
+    products as they are; four bits have more scales, and are widened as they are loaded. In fp16 weights take a value's
+    scale as a part of `unit`, the largest one so far, and `acc` is in that unit: where values are small, weights times
+    scales would be lost.
     """
     dims = tl.arange(0, BLOCK_D)
     for tile_start in tl.range(first_key, end_key, TILE):
@@ -84,23 +87,33 @@ def _attend(
         weights = tl.exp2(scores - shift[:, None])
         decay = tl.exp2(row_max - shift)
         row_sum = row_sum * decay + tl.sum(weights, 1)
-        acc *= decay[:, None]
         if kept_values[3] is not None and kept_values[0].dtype.element_ty != tl.uint8:
-            # Multiplied by parts of the largest: by scales themselves, weights would leave the range of fp16.
             scales = load_scales(kept_values, block, offset, written, MASKED)
-            largest = tl.max(scales, 0)
-            weights *= (scales / tl.where(largest > 0.0, largest, 1.0))[None, :]
-            acc += largest * tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision=PRECISION)
-        else:
-            acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc, input_precision=PRECISION)
+            if q.dtype == tl.float16:
+                larger = tl.maximum(unit, tl.max(scales, 0))
+                scales /= larger
+                decay *= unit / larger
+                unit = larger
+            weights *= scales[None, :]
+        acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=PRECISION)
         row_max = new_max
-    return acc, row_max, row_sum
+    return acc, row_max, row_sum, unit
 
 
 @triton.jit
-def _normalised(acc, row_sum):
-    """acc / row_sum, and zeros for a query that sees no key."""
-    return acc / tl.where(row_sum > 0.0, row_sum, 1.0)[:, None]
+def _first_unit(kept_values, dtype: tl.constexpr):
+    """Less than any scale that is not 0, in fp16 over values with one scale a vector; else 1 for good."""
+    if dtype == tl.float16 and (kept_values[3] is not None and kept_values[0].dtype.element_ty != tl.uint8):
+        unit = tl.full([], 2.0**-126, tl.float32)
+    else:
+        unit = tl.full([], 1.0, tl.float32)
+    return unit
+
+
+@triton.jit
+def _normalised(acc, row_sum, unit):
+    """acc * unit / row_sum, and zeros for a query that sees no key."""
+    return acc * unit / tl.where(row_sum > 0.0, row_sum, 1.0)[:, None]
 
 
 @triton.jit
@@ -210,24 +223,25 @@ def prefill_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
+    unit = _first_unit(values, q.dtype)
     # fmt: off
     if WINDOW > 0:
-        acc, row_max, row_sum = _attend(
-            q, acc, row_max, row_sum, seen_from, visible, first_key, tl.minimum(whole_start, end_key), keys, values,
-            table, log2_scale,
+        acc, row_max, row_sum, unit = _attend(
+            q, acc, row_max, row_sum, unit, seen_from, visible, first_key, tl.minimum(whole_start, end_key), keys,
+            values, table, log2_scale,
             BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
         )
-    acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, seen_from, visible, whole_start, whole_end, keys, values, table, log2_scale,
+    acc, row_max, row_sum, unit = _attend(
+        q, acc, row_max, row_sum, unit, seen_from, visible, whole_start, whole_end, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=WINDOW,
     )
-    acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, seen_from, visible, whole_end, end_key, keys, values, table, log2_scale,
+    acc, row_max, row_sum, unit = _attend(
+        q, acc, row_max, row_sum, unit, seen_from, visible, whole_end, end_key, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=WINDOW,
     )
     # fmt: on
     out_at = out_ptr + (token * out_token_stride + head * out_head_stride)[:, None] + dims[None, :]
-    tl.store(out_at, _normalised(acc, row_sum).to(out_ptr.dtype.element_ty), mask=present)
+    tl.store(out_at, _normalised(acc, row_sum, unit).to(out_ptr.dtype.element_ty), mask=present)
 
 
 @triton.jit
@@ -330,17 +344,18 @@ def decode_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
+    unit = _first_unit(values, q.dtype)
     # fmt: off
-    acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, visible, first_key, whole_end, keys, values, table, log2_scale,
+    acc, row_max, row_sum, unit = _attend(
+        q, acc, row_max, row_sum, unit, visible, visible, first_key, whole_end, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=False, WINDOW=0,
     )
-    acc, row_max, row_sum = _attend(
-        q, acc, row_max, row_sum, visible, visible, whole_end, end_key, keys, values, table, log2_scale,
+    acc, row_max, row_sum, unit = _attend(
+        q, acc, row_max, row_sum, unit, visible, visible, whole_end, end_key, keys, values, table, log2_scale,
         BLOCK_TOKENS, HEAD_DIM, BLOCK_D, TILE, PRECISION, MASKED=True, WINDOW=0,
     )
     # fmt: on
-    result = _normalised(acc, row_sum)
+    result = _normalised(acc, row_sum, unit)
     if SPLIT:
         part = (row * (KV_HEADS * GROUP) + head) * splits + split
         tl.store(partial_ptr + (part * HEAD_DIM)[:, None] + dims[None, :], result, mask=present)

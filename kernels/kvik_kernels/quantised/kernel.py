@@ -173,7 +173,10 @@ def load_vectors(
         )
         steps = _load_wide(scale_ptr + group, inside, CHECKED)
         lowest = _load_wide(scale_ptr + group + 1, inside, CHECKED)
-        x = (((x >> (dims % GROUP // HALF * 4)) & 15).to(tl.float32) * steps + lowest).to(dtype)
+        x = ((x >> (dims % GROUP // HALF * 4)) & 15).to(tl.float32) * steps + lowest
+        if dtype == tl.float16:
+            x = tl.clamp(x, -65504.0, 65504.0)
+        x = x.to(dtype)
     return x
 
 

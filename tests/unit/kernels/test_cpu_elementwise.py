@@ -110,6 +110,11 @@ def test_threads_and_neighbours_change_no_bit(isa: InstructionSet) -> None:
         together.rms_norm(x, weight, 1e-5, torch.float32)[7], alone.rms_norm(x[7:8], weight, 1e-5, torch.float32)[0]
     )
     assert torch.equal(together.gate(x, Activation.SILU)[7], alone.gate(x[7:8], Activation.SILU)[0])
+    heads, angles = draw(100, 8, 64), draw(100, 1, 32, seed=1)
+    want = alone.rotate(heads[7:8].clone(), angles[7:8].cos(), angles[7:8].sin())[0]
+    poisoned = torch.full_like(heads, math.nan)
+    poisoned[7] = heads[7]
+    assert torch.equal(together.rotate(poisoned, angles.cos(), angles.sin())[7], want)
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:
@@ -129,6 +134,10 @@ def test_arguments_that_do_not_fit_are_named() -> None:
             own.rotate(heads, draw(2, 1, heads.shape[-1] // 2), draw(2, 1, heads.shape[-1] // 2))
     with pytest.raises(ValueError, match="cos"):
         own.rotate(draw(2, 3, 32), draw(1, 1, 16), draw(2, 1, 16))
+    with pytest.raises(TypeError, match="dtype"):
+        own.rms_norm(draw(2, 16), draw(16), 1e-5, torch.float64)
+    with pytest.raises(TypeError, match="dtype"):
+        own.gate(draw(2, 32).double(), Activation.SILU)
     for gate_up in (draw(2, 24), draw(2, 33), draw(2, 64)[:, :32]):
         with pytest.raises(ValueError, match="gate_up"):
             own.gate(gate_up, Activation.SILU)

@@ -100,5 +100,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     for x, error in ((draw(2, 4), ValueError), (draw(2, 6).float(), TypeError), (draw(6, 2).t(), ValueError)):
         with pytest.raises(error, match="x"):
             panels.multiply(x, dtype=torch.bfloat16, threads=1)
+    with pytest.raises(TypeError, match="dtype"):
+        panels.multiply(draw(2, 6), dtype=torch.float16, threads=1)
     with pytest.raises(ValueError, match="bias"):
         panels.multiply(draw(2, 6), draw(1, 6)[0], dtype=torch.bfloat16, threads=1)

@@ -131,6 +131,24 @@ def test_a_backend_writes_the_bytes_and_gives_the_answer_of_the_truth(
 
 @every_backend
 @pytest.mark.parametrize("kept", QUANTISED)
+def test_one_infinite_value_in_fp16_spoils_no_token_that_does_not_see_it(
+    backend: Callable[[], AttentionBackend], kept: str
+) -> None:
+    """What was kept of it lay above the largest number of fp16, and tokens saw that infinity with a weight of 0."""
+    formats = KVFormats.of("fp16", kept, kept)
+    layout = one_group(layers=1, kv_heads=KV_HEADS, head_dim=WIDTH, block_tokens=16, formats=formats)
+    cache = KVCache(blocks=1, layout=layout, dtype=torch.float16, device=torch.device("cpu"))
+    batch, _, _ = batch_of([0], [12], 16, None)
+    key, value = torch.randn(2, 12, KV_HEADS, WIDTH, generator=torch.Generator().manual_seed(4)).half()
+    value[9, 0, 3] = torch.inf
+    query = torch.randn(12, HEADS, WIDTH, generator=torch.Generator().manual_seed(5)).half()
+    step = backend().plan(batch, cache)
+    step.write(key, value, cache.layers[0])
+    assert step.attend(query, cache.layers[0], scale=WIDTH**-0.5)[:9].isfinite().all()
+
+
+@every_backend
+@pytest.mark.parametrize("kept", QUANTISED)
 def test_a_tokens_bytes_do_not_depend_on_the_chunks_that_it_was_written_in(
     backend: Callable[[], AttentionBackend], kept: str
 ) -> None:

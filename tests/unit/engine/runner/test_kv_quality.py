@@ -51,6 +51,16 @@ def test_a_rise_is_that_of_the_mean_loss_with_two_standard_errors() -> None:
     assert rise.tokens == 4
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_surely_too_much(odd: float, caplog: pytest.LogCaptureFixture) -> None:
+    rise = Rise.of([0.0, odd, 0.01])
+    assert rise.surely_above(5.0)
+    with pytest.raises(StartError, match="costs this model too much"):
+        check_rise(rise, formats("int8", "int8"), refuse=True)
+    check_rise(rise, formats("int8", "int8"), refuse=False)
+    assert "costs too much and is served" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("key", "value", "percent"),
     [("int8", "int8", 0.5), ("fp8", "auto", 0.5), ("int8", "int4", 1.5), ("int4", "int8", 5.0), ("int4", "int4", 5.0)],
