@@ -48,6 +48,8 @@ class Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]
         )
         self.ended: asyncio.Future[None] = loop.create_future()
+        self.asked_at = loop.time()
+        """When its last whole head came, or it was accepted; by the loop's clock."""
         self._bounds = bounds
         self._wire: asyncio.Transport | None = None
         """Unlike aiohttp's own reference, it stays when the connection is closed but not all is written."""
@@ -56,9 +58,14 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def busy(self) -> bool:
+        """A request is being answered."""
+        return self._request_in_progress
+
     def leave(self) -> None:
         """End after the request that is being answered, and at once if there is none."""
-        if self._request_in_progress:
+        if self.busy:
             self.close()
         else:
             self.force_close()
@@ -94,6 +101,7 @@ class Connection(web.RequestHandler):
         super().data_received(data)
         if self._request_count != self._heads:
             self._heads = self._request_count
+            self.asked_at = self._loop.time()
             self._head_came()
 
     def pause_writing(self) -> None:

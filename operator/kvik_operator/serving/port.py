@@ -1,7 +1,8 @@
 """A listening port with a cap on the connections it holds, TLS handshakes among them.
 
 asyncio's own server counts nothing, and tells of a connection only after its handshake. Here each accepted connection
-is a task from its first byte to its last; while there are as many as may be, the kernel's queue holds the rest.
+is a task from its first byte to its last. While there are as many as may be, the next one takes the place of the one
+that asked longest ago, so that idle clients keep nobody out; the kernel's queue holds the rest.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import socket
 import ssl
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from aiohttp import web
 
@@ -89,17 +90,31 @@ class Port:
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         while True:
-            await self._room.acquire()
             try:
                 accepted, _ = await loop.sock_accept(self._socket)
             except OSError as error:
                 log.warning("no connection could be accepted", extra={"error": str(error)})
-                self._room.release()
                 await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
                 continue
+            await self._make_room(accepted)
             task = asyncio.create_task(self._serve(accepted))
             self._serving.add(task)
             task.add_done_callback(functools.partial(self._served, accepted))
+
+    async def _make_room(self, accepted: socket.socket) -> None:
+        if self._room.locked():
+            self._end_one()
+        try:
+            await self._room.acquire()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _end_one(self) -> None:
+        """The one that asked longest ago, an idle one if there is one. Handshakes have a bound of their own."""
+        assert self._runner.server is not None
+        if connections := cast(list[Connection], self._runner.server.connections):
+            min(connections, key=lambda connection: (connection.busy, connection.asked_at)).leave()
 
     async def _serve(self, accepted: socket.socket) -> None:
         """From accepting to the end. A client that TLS does not let in is no event: anybody could fill the log."""

@@ -11,7 +11,7 @@ from kvik_operator.serving.port import Port
 from kvik_operator.telemetry.metrics import CONTENT_TYPE
 
 BOUNDS: Final = Bounds(connections=64)
-"""Kubelets open one for each probe, Prometheus keeps one."""
+"""Kubelets open one for each probe, Prometheus keeps one. Who asks for a probe keeps none."""
 
 Problems = Callable[[], tuple[str, ...]]
 """In words what is wrong; empty: nothing."""
@@ -35,6 +35,8 @@ async def serve(host: str, port: int, *, live: Problems, ready: Problems, metric
 def _probe(problems: Problems) -> Callable[[web.Request], "asyncio.Future[web.Response]"]:
     async def answer(_: web.Request) -> web.Response:
         found = problems()
-        return web.Response(status=503 if found else 200, text="\n".join(found or ("ok",)) + "\n")
+        response = web.Response(status=503 if found else 200, text="\n".join(found or ("ok",)) + "\n")
+        response.force_close()
+        return response
 
     return answer  # type: ignore[return-value]  # aiohttp's handler type is a coroutine function

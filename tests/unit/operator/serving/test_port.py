@@ -166,6 +166,44 @@ async def test_past_the_cap_a_client_waits_until_another_has_gone_handshakes_cou
         assert port.connections == 2
 
 
+async def test_past_the_cap_the_client_that_asked_longest_ago_makes_room() -> None:
+    """64 clients that had each asked once kept the kubelet out for 75 s."""
+    async with opened(replace(AMPLE, connections=2)) as port, client_of(port) as silent, client_of(port) as first:
+        assert b" 200 OK" in await answer_to(first, GET)
+        async with client_of(port) as second:
+            assert b" 200 OK" in await answer_to(second, GET)
+            assert await end_of(silent) == b""
+            assert b" 200 OK" in await answer_to(first, GET)
+            async with client_of(port) as third:
+                assert b" 200 OK" in await answer_to(third, GET)
+                assert await end_of(second) == b""
+                assert b" 200 OK" in await answer_to(first, GET)
+                assert port.connections == 2
+
+
+async def test_past_the_cap_a_client_that_is_being_answered_has_its_answer_and_then_makes_room() -> None:
+    release, entered = asyncio.Event(), asyncio.Event()
+
+    async def held(_: web.Request) -> web.Response:
+        entered.set()
+        await release.wait()
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/", held)
+    async with Port(app, "127.0.0.1", 0, replace(AMPLE, connections=1)) as port:
+        port.open(None)
+        async with client_of(port) as busy:
+            busy[1].write(GET)
+            await asyncio.wait_for(entered.wait(), PATIENCE)
+            async with client_of(port) as waiting:
+                waiting[1].write(GET)
+                await settle()
+                release.set()
+                assert (await end_of(busy)).endswith(b"ok")
+                assert b" 200 OK" in await answer_to(waiting, b"")
+
+
 async def test_who_is_asked_to_leave_has_its_answer_first_and_who_shakes_hands_is_cut_off() -> None:
     release = asyncio.Event()
 

@@ -43,6 +43,13 @@ async def test_probes_answer_what_is_wrong_in_words(served: tuple[State, str]) -
             assert response.status == 200
 
 
+@pytest.mark.parametrize("probe", ["live", "ready"])
+async def test_who_asks_for_a_probe_keeps_no_connection(served: tuple[State, str], probe: str) -> None:
+    _, url = served
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/{probe}") as response:
+        assert response.headers["Connection"] == "close"
+
+
 async def test_the_metrics_page_is_prometheus_text(served: tuple[State, str]) -> None:
     _, url = served
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
