@@ -221,6 +221,10 @@ def _network_policy(text: str) -> NetworkPolicyOptions:
     egress = given.get("egress", "Open")
     if egress not in ("Open", "Restricted"):
         raise ConfigError(f"{name}: egress must be Open or Restricted")
+    restricting = [field for field in ("apiFrom", "metricsFrom") if given.get(field)]
+    restricting += ["egress"] if egress == "Restricted" else []
+    if restricting and not enabled:
+        raise ConfigError(f"{name}: {', '.join(restricting)} would restrict nothing: enabled is false")
     return NetworkPolicyOptions(
         enabled=enabled,
         api_from=_peers(given.get("apiFrom"), f"{name}: apiFrom"),

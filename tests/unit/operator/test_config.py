@@ -79,6 +79,12 @@ def test_the_network_policy_is_handed_through_from_the_chart() -> None:
         (['--network-policy={"allow": []}'], {}, "allow is not known"),
         (['--network-policy={"apiFrom": {}}'], {}, "apiFrom must be a list"),
         (['--network-policy={"egress": "Closed"}'], {}, "egress must be Open or Restricted"),
+        (
+            ['--network-policy={"enabled": false, "apiFrom": [{}], "egress": "Restricted"}'],
+            {},
+            "apiFrom, egress would restrict nothing",
+        ),
+        (['--network-policy={"enabled": false, "metricsFrom": [{}]}'], {}, "metricsFrom would restrict nothing"),
         (["--workers=0"], {}, "--workers must be above 0"),
         (["--relist-period=nan"], {}, "--relist-period must be above 0, and finite"),
         (["--request-timeout=inf"], {}, "--request-timeout must be above 0, and finite"),
