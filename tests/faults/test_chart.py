@@ -125,7 +125,8 @@ def test_the_scaler_for_keda_is_reached_under_the_names_that_its_objects_have() 
         (one["port"], one["targetPort"]) for one in service["spec"]["ports"]
     }
     (policy,) = of_kind(documents, "NetworkPolicy")
-    assert options.port in {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    (rule,) = [rule for rule in policy["spec"]["ingress"] if options.port in [port["port"] for port in rule["ports"]]]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "scaling"}}}]
     secrets = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in of_kind(documents, "Secret")}
     theirs = ("scaling", options.client_secret)
     assert secrets == {(options.namespace, options.secret), theirs}
@@ -230,6 +231,8 @@ def test_the_policy_of_the_operator_is_about_its_own_service_account() -> None:
         ("watch.namespaces={A}", "/watch/namespaces/0"),
         ("networkPolicy.apiFrom={x}", "/networkPolicy/apiFrom/0"),
         ("networkPolicy.egress=Closed", "/networkPolicy/egress"),
+        ("networkPolicy.egress=Restricted,networkPolicy.enabled=false", "need networkPolicy.enabled"),
+        ("networkPolicy.apiFrom[0].podSelector.a=b,networkPolicy.enabled=false", "need networkPolicy.enabled"),
         ("huggingFace.endpoint=ftp://x", "/huggingFace/endpoint"),
         ("metricsApi.custom.enabled=true", "metricsApi"),
         ("admissionPolicy.pools.allowedSources={http://x}", "/admissionPolicy/pools/allowedSources/0"),

@@ -1,6 +1,7 @@
 """The gRPC port: TLS both ways, and a change of certificates takes hold with the next connection."""
 
 import threading
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,13 +17,38 @@ MAX_MESSAGE_BYTES: Final = 65536
 """A request names one ScaledObject."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one connection. Times are seconds.
+
+    `handshake_seconds` runs from connecting to the end of TLS's and HTTP/2's beginnings. After `age_seconds` a client
+    has to connect anew, by the certificates of that time, and calls that go on end `grace_seconds` later.
+    """
+
+    handshake_seconds: float = 10.0
+    age_seconds: float = 600.0
+    grace_seconds: float = 10.0
+    calls: int = 100
+
+    def options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.server_handshake_timeout_ms", _milliseconds(self.handshake_seconds)),
+            ("grpc.max_connection_age_ms", _milliseconds(self.age_seconds)),
+            ("grpc.max_connection_age_grace_ms", _milliseconds(self.grace_seconds)),
+            ("grpc.max_concurrent_streams", self.calls),
+        ]
+
+
+BOUNDS: Final = Bounds()
+
+
 class Listener:
     """An async context manager. Opens its port when `present` is called first."""
 
-    def __init__(self, scaler: object, host: str, port: int) -> None:
+    def __init__(self, scaler: object, host: str, port: int, bounds: Bounds = BOUNDS) -> None:
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
-        self._server = grpc.aio.server(options=options)
+        ours = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        self._server = grpc.aio.server(options=ours + bounds.options())
         services.add_ExternalScalerServicer_to_server(scaler, self._server)
         self._certificates = _Certificates()
         self.port: int | None = None
@@ -65,6 +91,10 @@ def _check(pair: Pair, client_authorities: str) -> None:
         x509.load_pem_x509_certificates(client_authorities.encode())
     except UNREADABLE as error:
         raise Unpresentable(f"the authority of KEDA's certificate is no certificate in PEM: {error}") from error
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)
 
 
 def _configuration(pair: Pair, client_authorities: str) -> Any:

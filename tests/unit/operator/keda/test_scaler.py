@@ -13,7 +13,7 @@ from kvik_operator.autoscale.board import Board
 from kvik_operator.certificates import Pair, Use, make_pair
 from kvik_operator.errors import Unpresentable
 from kvik_operator.keda.answers import Answers
-from kvik_operator.keda.listener import Listener
+from kvik_operator.keda.listener import BOUNDS, Bounds, Listener
 from kvik_operator.keda.protocol import messages, services
 from kvik_operator.keda.scaler import ExternalScaler
 from kvik_operator.names import PoolKey, Reason
@@ -23,12 +23,14 @@ from tests.support.waiting import PATIENCE
 KEY = PoolKey("demo", "chat")
 NAME = "kvik-operator.kvik-system.svc"
 OK = grpc.StatusCode.OK
+SHORT = 0.2
+"""Seconds."""
 
 
 class World:
     """A pool, what was decided on it, and the certificates of scaler and KEDA."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.spec: dict[str, Any] = {"replicas": 1}
         self.paused = asyncio.Event()
@@ -37,7 +39,7 @@ class World:
         self.server, self.authority = make_pair([NAME], datetime.now(UTC), Use.KEDA_SCALER)
         self.keda, self.keda_authority = make_pair(["keda"], datetime.now(UTC), Use.KEDA_CLIENT)
         self.scaler = ExternalScaler(Answers(self, self.board, lambda: self.now), self._pause)
-        self.listener = Listener(self.scaler, "127.0.0.1", 0)
+        self.listener = Listener(self.scaler, "127.0.0.1", 0, bounds)
 
     def decide(self, desired: int | None) -> None:
         self.board.report(KEY, "pool-1", ScalingReport(True, Reason.SCALING_ON_LOAD, "", desired, self.now))
@@ -195,3 +197,25 @@ async def test_what_tls_cannot_use_is_told_at_every_look_and_what_was_presented_
                 await listener.present(world.server, "no certificate")
         assert not second.serving
     assert (await world.call("IsActive", scaled_object()))[0] is OK
+
+
+async def test_half_a_handshake_is_cut_off(world: World) -> None:
+    """400 connections that said nothing stayed open for two minutes."""
+    async with Listener(world.scaler, "127.0.0.1", 0, Bounds(handshake_seconds=SHORT)) as listener:
+        await listener.present(world.server, world.keda_authority)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_connection_that_was_let_in_long_ago_ends_with_its_calls() -> None:
+    """Else one whose authority was withdrawn could go on for ever."""
+    world = World(Bounds(age_seconds=SHORT, grace_seconds=SHORT))
+    async with world.listener:
+        await world.present()
+        world.decide(None)
+        async with world.stub(world.keda, world.authority) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await stub.StreamIsActive(scaled_object(), timeout=PATIENCE).read()
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
