@@ -120,7 +120,12 @@ class Operator:
             from kvik_operator.keda.service import ScalerService
 
             scaler = ScalerService(
-                config.keda, store=self._store, board=self._board, may_write=self._elector.may_write, utcnow=_utcnow
+                config.keda,
+                store=self._store,
+                board=self._board,
+                meter=self._metrics,
+                may_write=self._elector.may_write,
+                utcnow=_utcnow,
             )
             loops["keda"] = functools.partial(self._serve_keda, scaler.run, config.keda)
             self._unready.append(scaler.not_ready)

@@ -22,6 +22,9 @@ Object = Mapping[str, Any]
 CLIENT: Final = "client-"
 """What the entries of KEDA's certificate in the operator's Secret begin with."""
 CLIENT_NAME: Final = "keda.kvik.dev"
+SCALER_CERTIFICATE: Final = "keda-scaler"
+CLIENT_CERTIFICATE: Final = "keda-client"
+"""What the meter calls them."""
 _NO_SECRET: Final = Problem("the Secret for the scaler's certificates is not there: the chart makes it")
 _NO_SECRET_OF_KEDA: Final = Problem("the Secret for KEDA's certificate is not there: the chart makes it")
 _EMPTY: Final = Problem(
@@ -41,6 +44,10 @@ class Presenter(Protocol):
 
     async def present(self, pair: Pair, client_authorities: str) -> None:
         """Raises Unpresentable, OSError; all stays as it was then."""
+
+
+class CertificateMeter(Protocol):
+    def certificate_presented(self, certificate: str, end: datetime) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class Keeper:
         theirs: SecretApi,
         presenter: Presenter,
         host: str,
+        meter: CertificateMeter,
         may_write: Callable[[], bool],
         utcnow: Callable[[], datetime],
     ) -> None:
@@ -74,6 +82,7 @@ class Keeper:
         self._theirs = theirs
         self._presenter = presenter
         self._host = host
+        self._meter = meter
         self._may_write = may_write
         self._utcnow = utcnow
         self.upkeep = Upkeep("the scaler for KEDA", self.look, lambda: presenter.serving)
@@ -100,6 +109,9 @@ class Keeper:
             await self._presenter.present(held.server.current, held.client.bundle)
         except (Unpresentable, OSError) as error:
             return Problem(f"the certificate of the scaler for KEDA cannot be presented: {error}")
+        for name, pair in ((SCALER_CERTIFICATE, held.server.current), (CLIENT_CERTIFICATE, held.client.current)):
+            if (certificate := pair.parsed()) is not None:  # the leader makes KEDA's anew where it cannot be read
+                self._meter.certificate_presented(name, certificate.not_valid_after_utc)
         return None
 
     async def _keep(self, secret: Object, held: Certificates) -> tuple[Certificates, Problem | None]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from kvik_operator.keda.answers import Answers, Board, Store
-from kvik_operator.keda.keeper import Keeper, SecretApi
+from kvik_operator.keda.keeper import CertificateMeter, Keeper, SecretApi
 from kvik_operator.keda.listener import Listener
 from kvik_operator.keda.options import KedaOptions
 from kvik_operator.keda.scaler import ExternalScaler
@@ -20,11 +20,13 @@ class ScalerService:
         *,
         store: Store,
         board: Board,
+        meter: CertificateMeter,
         may_write: Callable[[], bool],
         utcnow: Callable[[], datetime],
     ) -> None:
         self._options = options
         self._answers = Answers(store, board, utcnow)
+        self._meter = meter
         self._may_write = may_write
         self._utcnow = utcnow
         self._keeper: Keeper | None = None
@@ -39,5 +41,7 @@ class ScalerService:
         """Until cancelled. `ours` and `theirs`: the operator's Secret and KEDA's."""
         options = self._options
         async with Listener(ExternalScaler(self._answers, asyncio.sleep), options.host, options.port) as listener:
-            self._keeper = Keeper(ours, theirs, listener, options.service_host, self._may_write, self._utcnow)
+            self._keeper = Keeper(
+                ours, theirs, listener, options.service_host, self._meter, self._may_write, self._utcnow
+            )
             await self._keeper.upkeep.run()

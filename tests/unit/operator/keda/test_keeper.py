@@ -45,8 +45,9 @@ class World:
         self.leader = True
         self.ours, self.theirs = Secret(), Secret()
         self.presented: list[tuple[Pair, str]] = []
+        self.ends: dict[str, datetime] = {}
         self.unpresentable: Exception | None = None
-        self.keeper = Keeper(self.ours, self.theirs, self, HOST, lambda: self.leader, lambda: self.now)
+        self.keeper = Keeper(self.ours, self.theirs, self, HOST, self, lambda: self.leader, lambda: self.now)
 
     @property
     def serving(self) -> bool:
@@ -56,6 +57,9 @@ class World:
         if self.unpresentable is not None:
             raise self.unpresentable
         self.presented.append((pair, client_authorities))
+
+    def certificate_presented(self, certificate: str, end: datetime) -> None:
+        self.ends[certificate] = end
 
     @property
     def held(self) -> tuple[Held, Held]:
@@ -117,6 +121,22 @@ async def test_both_certificates_are_announced_before_they_are_used() -> None:
     assert world.presented[-1][0] != old_server.current
     assert world.theirs.text("tls.crt") == world.held[1].current.certificate != old_client.current.certificate
     assert world.presented[-1][1].endswith(old_client.bundle)  # KEDA may still hold the old one
+
+
+async def test_the_ends_of_both_certificates_are_told_of() -> None:
+    world = World()
+    await world.keeper.look()
+    server, client = world.held
+    assert world.ends == {"keda-scaler": server.current.end, "keda-client": client.current.end}
+
+
+async def test_a_certificate_of_kedas_that_cannot_be_read_is_made_anew() -> None:
+    world = World()
+    await world.keeper.look()
+    assert world.ours.object is not None
+    world.ours.object["data"]["client-tls.crt"] = base64.b64encode(b"no certificate").decode()
+    assert await world.keeper.look() is None
+    assert world.ends["keda-client"] == world.held[1].current.end
 
 
 async def test_a_new_certificate_waits_while_kedas_secret_cannot_be_written() -> None:
