@@ -161,13 +161,13 @@ def scene(release: Release, images: Images) -> Iterator[Scene]:
         ensure_namespace(kubectl, borrowed=False)
     pools, others = namespaces
     scene = Scene(release, pools, others)
-    scene.install(egress="Open")
-    start_hub(pools, images.engine)
-    give_token(pools)
-    for kubectl, names in ((pools, ("client", "stranger")), (others, ("router", "prometheus", "stranger"))):
-        kubectl.apply("---".join(ACTOR.format(name=name, image=images.operator) for name in names))
-        kubectl.run("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=120s")
     try:
+        scene.install(egress="Open")
+        start_hub(pools, images.engine)
+        give_token(pools)
+        for kubectl, names in ((pools, ("client", "stranger")), (others, ("router", "prometheus", "stranger"))):
+            kubectl.apply("---".join(ACTOR.format(name=name, image=images.operator) for name in names))
+            kubectl.run("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=120s")
         with enforcer.enforced(local_cluster()):
             yield scene
     finally:
