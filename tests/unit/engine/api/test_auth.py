@@ -163,8 +163,8 @@ async def test_an_engine_follows_a_secret_that_is_rotated_without_a_request_and_
         mounted_secret(secret, "alice:alices-next-key\n")
         await until(lambda: keys.count == 1)
         assert [(await chat(api, key)).status for key in (ALICE, "alices-next-key")] == [401, 200]
-        mounted_secret(secret, "")
         assert (await api.get("/load", api.metrics_url)).json["api_keys_outdated"] is False
+        mounted_secret(secret, "")
         await until(lambda: keys.outdated)
         assert (await api.get("/load", api.metrics_url)).json["api_keys_outdated"] is True
         assert (await chat(api, "alices-next-key")).status == 200
