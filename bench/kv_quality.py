@@ -33,7 +33,7 @@ from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.devices import choose_backend
-from kvik_engine.runner.kv_quality import Rise, largest_rise
+from kvik_engine.runner.kv_quality import Reader, Rise, largest_rise
 from kvik_engine.text.gguf_tokenizer import tokenizer_from_gguf
 from kvik_engine.weights.gguf_header import read_header
 from kvik_engine.weights.model_files import find_model_files
@@ -107,10 +107,10 @@ def losses(model: Model, formats: KVFormats, segments: Sequence[Tensor]) -> list
     """Of each token but the segments' first, in nats; segments are computed in chunks of CHUNK tokens."""
     found: list[float] = []
     for segment in segments:
-        rows = Rows(model, formats, rows=1, tokens=len(segment))
+        backend = choose_backend("auto", CPU, model.config, torch.bfloat16, formats)
+        reader = Reader(model, backend, formats, torch.bfloat16, CPU, len(segment))
         for chunk, following in zip(segment[:-1].split(CHUNK), segment[1:].split(CHUNK), strict=True):
-            logits = model.logits(rows.forward(chunk[None])[0]).float()
-            found += torch.nn.functional.cross_entropy(logits, following, reduction="none").tolist()
+            found += reader.losses(chunk, following).tolist()
     return found
 
 
