@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvik_engine.attention.kv_layout import QUANTISED
 from kvik_engine.cli import values
 from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
@@ -47,8 +48,8 @@ class Option:
 
 
 _CLASS = "by --slo-class"
-_KV_DTYPE = values.one_of("auto", "int8", "fp8", "fp8-dynamic", "int4")
-_KV_DTYPES = "auto|int8|fp8|fp8-dynamic|int4"
+_KV_NAMES = ("auto", *QUANTISED)
+_KV_DTYPE, _KV_DTYPES = values.one_of(*_KV_NAMES), "|".join(_KV_NAMES)
 
 OPTIONS = (
     Option("host", values.word, "Network", "ADDRESS", "address both ports listen on"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -46,26 +46,28 @@ class TorchElementwise:
         return activated.mul_(up)
 
 
+BY_TORCH: Final = TorchElementwise()
+
+
 class CpuElementwise:
     """Our own kernels on CPUs, in one call each where torch makes ten; torch's operations for widths that they do not
     know."""
 
     def __init__(self, library: Library) -> None:
         self._kernels = kernels.Elementwise(library, threads=torch.get_num_threads())
-        self._torch = TorchElementwise()
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         width = x.shape[-1]
         if not kernels.serves(width, dtype):
-            return self._torch.rms_norm(x, weight, eps, dtype)
+            return BY_TORCH.rms_norm(x, weight, eps, dtype)
         return self._kernels.rms_norm(x.reshape(-1, width).contiguous(), weight, eps, dtype).view(x.shape)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if x.shape[-1] % 2 or not kernels.serves(x.shape[-1] // 2, x.dtype) or x.stride(-1) != 1:
-            return self._torch.rotate(x, cos, sin)
+            return BY_TORCH.rotate(x, cos, sin)
         return self._kernels.rotate(x, cos, sin)
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         if not kernels.serves(gate_up.shape[-1] // 2, gate_up.dtype):
-            return self._torch.gate(gate_up, activation)
+            return BY_TORCH.gate(gate_up, activation)
         return self._kernels.gate(gate_up, activation)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
+from kvik_engine.layers.elementwise import BY_TORCH, Elementwise
 from kvik_engine.layers.tensors import TensorSource
 
 
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps) * weight, over the last dimension: fp32 in, `dtype` out."""
 
-    def __init__(self, weight: Tensor, eps: float, dtype: torch.dtype, elementwise: Elementwise | None = None) -> None:
+    def __init__(self, weight: Tensor, eps: float, dtype: torch.dtype, elementwise: Elementwise = BY_TORCH) -> None:
         self.weight = weight.float()
         self.eps = eps
         self.dtype = dtype
-        self.elementwise = elementwise or TorchElementwise()
+        self.elementwise = elementwise
 
     @classmethod
     def take(cls, tensors: TensorSource, name: str, width: int, eps: float, *, above_one: bool = False) -> RMSNorm:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
+from kvik_engine.layers.elementwise import BY_TORCH, Elementwise
 from kvik_engine.layers.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from kvik_engine.layers.tensors import TensorSource
 
@@ -32,11 +32,11 @@ class Rotary:
     context."""
 
     def __init__(
-        self, inverse_frequencies: Tensor, magnitude: float = 1.0, elementwise: Elementwise | None = None
+        self, inverse_frequencies: Tensor, magnitude: float = 1.0, elementwise: Elementwise = BY_TORCH
     ) -> None:
         self._inverse_frequencies = inverse_frequencies
         self._magnitude = magnitude
-        self._elementwise = elementwise or TorchElementwise()
+        self._elementwise = elementwise
 
     @classmethod
     def take(cls, tensors: TensorSource, head_dim: int, theta: float, scaling: RopeScaling | None) -> Rotary:

@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
+from kvik_engine.layers.elementwise import BY_TORCH, Elementwise
 from kvik_engine.layers.product import MakeProduct, PlainProduct
 
 
@@ -24,13 +24,13 @@ class RandomTensors:
         dtype: torch.dtype,
         device: torch.device,
         product: MakeProduct = PlainProduct,
-        elementwise: Elementwise | None = None,
+        elementwise: Elementwise = BY_TORCH,
     ) -> None:
         self._seed = seed
         self.dtype = dtype
         self.device = device
         self.product = product
-        self.elementwise = elementwise or TorchElementwise()
+        self.elementwise = elementwise
 
     def has(self, name: str) -> bool:
         return name != "rope_freqs.weight"

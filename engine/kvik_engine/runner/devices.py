@@ -13,7 +13,7 @@ from kvik_engine.attention.cpu_gathered import TorchPath
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.layers.elementwise import CpuElementwise, Elementwise, TorchElementwise
+from kvik_engine.layers.elementwise import BY_TORCH, CpuElementwise, Elementwise
 from kvik_engine.models.config import ModelConfig
 from kvik_kernels.cpu.attention import serves
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
@@ -69,11 +69,11 @@ def choose_backend(
 def choose_elementwise(attention: str, device: torch.device) -> Elementwise:
     """`attention`: the backend that is asked for; beside the reference all is torch."""
     if device.type != "cpu" or attention == "reference":
-        return TorchElementwise()
+        return BY_TORCH
     try:
         return CpuElementwise(load_library())
     except LibraryUnavailable:
-        return TorchElementwise()  # choose_backend says why
+        return BY_TORCH  # choose_backend says why
 
 
 def _by_torch(formats: KVFormats) -> CpuPath:

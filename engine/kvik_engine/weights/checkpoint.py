@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.layers.elementwise import Elementwise, TorchElementwise
+from kvik_engine.layers.elementwise import BY_TORCH, Elementwise
 from kvik_engine.layers.product import MakeProduct, PlainProduct
 
 
@@ -53,13 +53,13 @@ class CheckpointTensors:
         dtype: torch.dtype,
         device: torch.device,
         product: MakeProduct = PlainProduct,
-        elementwise: Elementwise | None = None,
+        elementwise: Elementwise = BY_TORCH,
     ) -> None:
         self._checkpoint = checkpoint
         self.dtype = dtype
         self.device = device
         self.product = product
-        self.elementwise = elementwise or TorchElementwise()
+        self.elementwise = elementwise
 
     def has(self, name: str) -> bool:
         return name in self._checkpoint.shapes
