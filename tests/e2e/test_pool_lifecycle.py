@@ -196,7 +196,8 @@ def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
 def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images: Images, release: Release) -> None:
     before, killed = identity(pools, NAME), operators(release)
     with light_traffic(pools, images, "kill") as running:
-        release.system.run("delete", "pod", *killed, "--grace-period=0", "--force")
+        # One of them may be of the version before, and gone by now.
+        release.system.run("delete", "pod", *killed, "--grace-period=0", "--force", "--ignore-not-found")
         wait_for("an operator that is ready", lambda: set(operators(release, ready=True)) - set(killed), 60)
         pools.run("annotate", POOL, NAME, "kvik.test/look=again")
         time.sleep(5)
