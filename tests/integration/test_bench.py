@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -64,6 +66,20 @@ def test_a_stub_without_tokenizer_is_measured_with_lengths_that_are_said_to_be_a
     assert "approximate" in table
     assert "50 conversations a second (Poisson)" in table
     assert [line.split()[0] for line in table.splitlines()[-4:]] == ["TTFT", "TPOT", "ITL", "E2E"]
+
+
+def test_a_picture_is_written_beside_the_table_and_a_bad_name_is_refused_before_any_load(
+    stub: LiveEngine, tmp_path: Path
+) -> None:
+    picture = tmp_path / "run.svg"
+    done = bench(url_of(stub), "--requests=3", "--output-tokens=4", f"--plot={picture}")
+    assert "output tokens/s" in done.stdout
+    title = next(ET.fromstring(picture.read_text()).iter("{http://www.w3.org/2000/svg}text"))
+    assert title.text == done.stdout.splitlines()[0]
+    for name, words in ((tmp_path / "run.png", "does not end in .svg"), (tmp_path / "no" / "run.svg", "no folder")):
+        refused = bench(url_of(stub), f"--plot={name}")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert words in refused.stderr
 
 
 def test_refused_requests_are_in_the_count_and_in_the_exit_code(stub: LiveEngine) -> None:

@@ -130,13 +130,33 @@ class Figures:
         return None if self.prompt_tokens is None else (self.prompt_tokens + self.output_tokens) / self.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """All values of a run, in seconds: of requests that were answered, and of the gaps between their events."""
+
+    ttft: Sequence[float]
+    tpot: Sequence[float]
+    itl: Sequence[float]
+    e2e: Sequence[float]
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Latencies:
+        return cls(
+            ttft=[answer.ttft for answer in answers],
+            tpot=[answer.tpot for answer in answers if answer.tpot is not None],
+            itl=[gap for answer in answers for gap in answer.gaps],
+            e2e=[answer.e2e for answer in answers],
+        )
+
+
 def figures(results: Sequence[Result], slo: Slo) -> Figures:
     """`results` must not be empty."""
-    answers = [result for result in results if isinstance(result, Answer)]
+    answers = answered(results)
     failures = [result for result in results if isinstance(result, Failure)]
     seconds = max(result.ended_at for result in results) - min(result.sent_at for result in results)
     seconds = max(seconds, 1e-9)  # where nothing was even sent
     prompts = [answer.prompt_tokens for answer in answers]
+    values = Latencies.of(answers)
     return Figures(
         seconds=seconds,
         completed=len(answers),
@@ -145,12 +165,16 @@ def figures(results: Sequence[Result], slo: Slo) -> Figures:
         output_tokens=sum(answer.output_tokens for answer in answers),
         prompt_tokens=None if None in prompts else sum(tokens for tokens in prompts if tokens is not None),
         goodput=sum(map(slo.met, answers)) / seconds if slo.given else None,
-        ttft=Spread.of([answer.ttft for answer in answers]),
-        tpot=Spread.of([answer.tpot for answer in answers if answer.tpot is not None]),
-        itl=Spread.of([gap for answer in answers for gap in answer.gaps]),
-        e2e=Spread.of([answer.e2e for answer in answers]),
+        ttft=Spread.of(values.ttft),
+        tpot=Spread.of(values.tpot),
+        itl=Spread.of(values.itl),
+        e2e=Spread.of(values.e2e),
         tokens_from_usage=all(answer.tokens_from_usage for answer in answers),
     )
+
+
+def answered(results: Sequence[Result]) -> list[Answer]:
+    return [result for result in results if isinstance(result, Answer)]
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:

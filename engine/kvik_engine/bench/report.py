@@ -70,9 +70,13 @@ def as_table(run: Run, figures: Figures) -> str:
     return "\n".join([*_head(run, figures), "", *_rates(figures), "", *_latencies(figures), *_failures(figures)])
 
 
-def _head(run: Run, figures: Figures) -> Iterator[str]:
+def headline(run: Run) -> str:
     load = f"{run.concurrency} at a time" if run.rate is None else f"{run.rate:g} conversations a second (Poisson)"
-    yield f"{run.model} at {run.url}: {run.workload.kind}, {run.requests} requests, {load}, seed {run.seed}"
+    return f"{run.model} at {run.url}: {run.workload.kind}, {run.requests} requests, {load}, seed {run.seed}"
+
+
+def _head(run: Run, figures: Figures) -> Iterator[str]:
+    yield headline(run)
     if not run.exact_prompts:
         yield "prompt lengths are approximate, a word for a token: the server does not count tokens (POST /tokenize)"
     if not figures.tokens_from_usage:

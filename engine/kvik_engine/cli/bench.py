@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kvik_engine.cli import values
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=duration, default=600.0, metavar="DURATION", help="of a request (default: 10m)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="write the latencies as a picture, too")
 
 
 def _read(reader: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -85,6 +87,16 @@ def _rate(text: str) -> float:
     if not 1e-3 <= rate <= 1e4:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.001 to 10000")
     return rate
+
+
+def _picture(text: str) -> Path:
+    """Refused before the load rather than after it."""
+    path = Path(text)
+    if path.suffix != ".svg":
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .svg")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -119,7 +131,8 @@ async def _measure(arguments: argparse.Namespace, workload: Workload) -> int:
     from kvik_engine.bench.endpoint import Chats, Endpoint, base_of, session
     from kvik_engine.bench.figures import Slo, figures
     from kvik_engine.bench.load import closed
-    from kvik_engine.bench.report import Run, as_json, as_table
+    from kvik_engine.bench.plot import picture
+    from kvik_engine.bench.report import Run, as_json, as_table, headline
 
     base = base_of(arguments.url)
     async with session(arguments.timeout, os.environ.get("OPENAI_API_KEY")) as http:
@@ -149,6 +162,8 @@ async def _measure(arguments: argparse.Namespace, workload: Workload) -> int:
         latest_start=latest_start,
     )
     print(json.dumps(as_json(told, found)) if arguments.json else as_table(told, found))
+    if arguments.plot is not None:
+        arguments.plot.write_text(picture(headline(told), results, slo))
     return EXIT_FAILED_REQUESTS if found.failed else 0
 
 
