@@ -42,7 +42,8 @@ def engine(options: list[str]) -> Iterator[tuple[int, int]]:
     port, metrics_port = free_port(), free_port()
     address = ["--host", "127.0.0.1", "--port", str(port), "--metrics-port", str(metrics_port)]
     started = time.monotonic()
-    process = subprocess.Popen(["kvik", "serve", "demo", *address, *options], stderr=subprocess.DEVNULL)
+    kvik = Path(sys.executable).with_name("kvik")
+    process = subprocess.Popen([kvik, "serve", "demo", *address, *options], stderr=subprocess.DEVNULL)
     try:
         while not answers(f"http://127.0.0.1:{metrics_port}/ready"):
             if process.poll() is not None or time.monotonic() - started > READY_SECONDS:
@@ -124,7 +125,6 @@ def main() -> int:
     parser.add_argument("options", nargs="*", help="options of kvik serve, after --")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine ends too
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     lengths = ", ".join(f"{words}+{tokens}" for words, tokens in MIXED)
     print(f"{os.cpu_count()} CPUs; prompt words + output tokens, in turn: {lengths}")

@@ -4,11 +4,9 @@ Each claim becomes a line of bench/results/claims.jsonl, and all of them the pag
 claim that was tried does not hold.
 """
 
-import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,8 +43,7 @@ def main() -> int:
 
 def try_claims(claims: list[Claim]) -> list[dict[str, Any]]:
     """One after the other; each line is kept as soon as it is there."""
-    # Children inherit the path; one thread, so that CPU time is the time of a machine with nothing else to do.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # One thread, so that CPU time is the time of a machine with nothing else to do.
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines end too
     results = []
