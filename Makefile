@@ -28,7 +28,7 @@ serve: setup ## The engine alone, on the embedded model, at 127.0.0.1:8000
 	@.venv/bin/kvik serve demo --host 127.0.0.1
 
 ##@ Develop
-.PHONY: setup fmt lint bench claims scoreboard scaling-report kernels-report
+.PHONY: setup fmt lint bench bench-peers claims scoreboard scaling-report kernels-report
 setup: ## The environment .venv with everything in it
 	@scripts/setup.sh
 
@@ -47,6 +47,11 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench.cpu_attention
 	@$(PYTHON) -m bench.kv_quality
 	@$(PYTHON) -m bench.figures
+	@$(PYTHON) -m bench.generator
+
+bench-peers: setup ## Measure Kvik beside llama.cpp, and beside PEER_URL: docs/performance.md
+	@scripts/setup_peers.sh
+	@$(PYTHON) -m bench.peers $(if $(PEER_URL),--peer '$(PEER_URL)')
 
 claims: setup ## Try what Kvik says of itself: docs/claims.md
 	@$(PYTHON) -m bench.claims

@@ -12,6 +12,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 LOCKS = ("uv", "engine", "operator", "kubectl", "dev")
+APART = ("triton36", "peers")
+"""Of environments of their own, which may be on this machine or not."""
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))?(?: \\)?$")
 
 
@@ -90,9 +92,11 @@ def packages_differ() -> list[str]:
 
 
 def main() -> int:
-    oldest_triton, problems = pinned("triton36")
-    problems += unmet("triton36", oldest_triton, asked("triton36"), "triton36.in")
-    problems += packages_differ()
+    problems = packages_differ()
+    for name in APART:
+        pins, found = pinned(name)
+        problems += found
+        problems += unmet(name, pins, asked(name), f"{name}.in")
     versions: dict[str, str] = {}
     for name in LOCKS:
         pins, found = pinned(name)
