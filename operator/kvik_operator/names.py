@@ -175,6 +175,8 @@ class Reason(StrEnum):
     MODEL_DIFFERS = "ModelDiffers"
     # The pool asks for what its engine does not have.
     ENGINE_TOO_OLD = "EngineTooOld"
+    # The installed CRD lacks what the pool was given.
+    FIELDS_DROPPED = "FieldsDropped"
 
 
 ENGINE_REASONS: Final[frozenset[Reason]] = frozenset(

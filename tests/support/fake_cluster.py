@@ -26,6 +26,8 @@ class FakeCluster:
         """All ControllerRevisions with the pool's label, by name."""
         self.optional_kinds = OPTIONAL_KINDS
         """Those that the API server has."""
+        self.not_served: frozenset[str] = frozenset()
+        """Fields of the spec that the CRD does not have."""
         self.engine_pods: list[dict[str, Any]] = []
         self.failures: dict[str, ClusterError] = {}
         """By call: `apply Deployment`, `patch_status`, `annotate_pod`, `read_pool`, ..."""
@@ -118,6 +120,10 @@ class FakeCluster:
     async def read_pool(self, key: PoolKey) -> Object | None:
         self._call("read_pool")
         return self.stored_pool if isinstance(self.fresh_pool, str) else self.fresh_pool
+
+    async def fields_not_served(self) -> frozenset[str]:
+        self._call("read schema")
+        return self.not_served
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         self._call(f"read {kind}")

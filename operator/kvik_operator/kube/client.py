@@ -9,11 +9,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from kvik_operator.crd.served_fields import fields_not_served
 from kvik_operator.errors import NotFound, Unavailable
 from kvik_operator.kube.limiter import TokenBucket
 from kvik_operator.kube.paths import path, pool_path
 from kvik_operator.kube.transport import APPLY, JSON, MERGE, Query, Transport
 from kvik_operator.names import (
+    API_VERSION,
     AUTOSCALER_FIELD_MANAGER,
     FIELD_MANAGER,
     KIND,
@@ -165,6 +167,13 @@ class ClusterClient:
                 return None
             raise  # the API is not served now: no reason to believe that its pools are gone
         return pool
+
+    async def fields_not_served(self) -> frozenset[str]:
+        what = f"read the schema of {API_VERSION}"
+        fields = fields_not_served(await self._transport.request(what, "GET", f"/openapi/v3/apis/{API_VERSION}"))
+        if fields is None:
+            raise Unavailable(what, None, "NotPublished", f"no {KIND} in it yet")
+        return fields
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         name = child_name(kind, key)

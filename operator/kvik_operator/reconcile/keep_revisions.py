@@ -12,7 +12,7 @@ from kvik_operator.errors import ClusterError, Refused
 from kvik_operator.names import ChildKind, PoolKey
 from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.reconcile.refusals import answered, namespace_goes, overlook, problem
-from kvik_operator.reconcile.revisions import has_revision, plan_revisions, stays_at
+from kvik_operator.reconcile.revisions import as_asked, has_revision, needs_schema, plan_revisions, stays_at
 from kvik_operator.reconcile.types import Applied, ApplyProblem, Cluster, Observed, Revision, RevisionPlan
 
 LOOK_EVERY: Final = timedelta(minutes=5)
@@ -45,6 +45,8 @@ class Revisions:
             return RevisionPlan(known.revision)
         try:
             stored, deployed = await self._cluster.list_revisions(observed.key), None
+            asks = needs_schema(stored, observed)
+            observed = as_asked(stored, observed, await self._cluster.fields_not_served() if asks else ())
             if not has_revision(stored, observed):
                 deployed = await self._cluster.read_child(ChildKind.DEPLOYMENT, observed.key)
         except Refused as error:

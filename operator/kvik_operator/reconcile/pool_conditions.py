@@ -112,6 +112,8 @@ def _degraded(findings: Findings, problem: Problem | None) -> Condition:
         return Condition(type_, "True", problem.reason, problem.message)
     if findings.outdated_keys:
         return Condition(type_, "True", Reason.API_KEYS_OUTDATED, _keys_outdated(findings))
+    if findings.observed.kept:
+        return Condition(type_, "True", Reason.FIELDS_DROPPED, _dropped(findings.observed))
     if findings.too_old is not None:
         return Condition(type_, "True", Reason.ENGINE_TOO_OLD, str(findings.too_old))
     differs = _model_differs(findings.infos)
@@ -180,6 +182,14 @@ def _keys_outdated(findings: Findings) -> str:
     secret = "the Secret of spec.apiKeys" if keys is None else f"key {keys.key} of the Secret {keys.secret}"
     who = f"Pod {first}" + (f" and {counted(others, 'more pod')}" if others else "")
     return f"{who} cannot use {secret}, so the keys before it stay in force; the pod's log names the line"
+
+
+def _dropped(observed: Observed) -> str:
+    fields = ", ".join(f"spec.{field}" for field in sorted(observed.kept))
+    return (
+        f"an older CRD has dropped {fields} from the pool; what was set stays in effect: "
+        "upgrade the chart kvik-crds, then apply the pool again"
+    )
 
 
 def _model_differs(infos: Sequence[EngineInfo]) -> str | None:

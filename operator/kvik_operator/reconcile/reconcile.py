@@ -5,13 +5,14 @@ Level-based: each run reads all and computes all, and writes only what differs; 
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from kvik_operator.crd.inferencepool import is_paused
 from kvik_operator.errors import NotFound, PoolError
 from kvik_operator.names import PoolKey, Reason
+from kvik_operator.objects.metadata import digest
 from kvik_operator.reconcile.apply import apply
 from kvik_operator.reconcile.desired import configured_engine, desired, needs_fresh_look, wanted_replicas
 from kvik_operator.reconcile.keep_revisions import Revisions
@@ -47,8 +48,15 @@ LOOK_AGAIN_SOON: Final = Requeue(2.0)
 """The store lags behind, or an earlier pool's children are still being collected."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    at: datetime
+    essence: str
+    """A digest of what was significant in it."""
+
+
 class Reconciler:
-    """Remembers of a pool when its status was written, which revision it is at, which children others rewrite, and
+    """Remembers of a pool which status was written when, which revision it is at, which children others rewrite, and
     when a pod last ended. All else is read anew.
     """
 
@@ -65,7 +73,7 @@ class Reconciler:
         self._board = board
         self._options = options
         self._now = now
-        self._status_written: dict[PoolKey, datetime] = {}
+        self._status_written: dict[PoolKey, _Written] = {}
         self._revisions = Revisions(cluster)
         self._rewritten = Rewritten()
         self._room_made: dict[PoolKey, datetime] = {}
@@ -128,10 +136,15 @@ class Reconciler:
         return not same or "deletionTimestamp" in metadata or (fresh is not None and is_paused(fresh))
 
     async def _write_status(self, key: PoolKey, raw: Object, update: StatusUpdate, then: Requeue) -> Requeue | None:
-        """Events come after the status was written, so that they never tell of what nobody can see."""
-        now, last = self._now(), self._status_written.get(key)
-        calm = last is not None and now - last < (SAME_DECISION_EVERY if update.time_alone else CALM_STATUS_EVERY)
-        if not update.patch or (calm and not update.significant):
+        """Events come after the status was written, so that they never tell of what nobody can see.
+
+        What was written and still is not there is nothing new: an older CRD has no such field.
+        """
+        if not update.patch:
+            return then
+        now, last, essence = self._now(), self._status_written.get(key), digest(update.essence)
+        every = SAME_DECISION_EVERY if update.time_alone else CALM_STATUS_EVERY
+        if last is not None and now - last.at < every and (not update.significant or essence == last.essence):
             return then
         try:
             await self._cluster.patch_status(key, update.patch, raw["metadata"].get("resourceVersion"))
@@ -141,7 +154,7 @@ class Reconciler:
             self._store.forget_pool(key, raw["metadata"]["uid"])
             self._forget(key)
             return None
-        self._status_written[key] = now
+        self._status_written[key] = _Written(now, essence)
         for event in update.events:
             self._cluster.emit(event)
         return then

@@ -4,7 +4,7 @@ A pool stays at the revision that was made for its spec, and is rendered anew on
 an upgrade of operator, chart or CRD restarts no engine pod, and the old spec applied again is the old revision again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from kvik_operator.objects.engine_image import EngineImage
 from kvik_operator.objects.pod_template import pod_template
 from kvik_operator.reconcile.adoption import Claim, claim
 from kvik_operator.reconcile.drift import is_current
+from kvik_operator.reconcile.dropped_fields import fields_gone, those_not_served, with_fields
 from kvik_operator.reconcile.engine_choice import RunningEngine, choose_engine
 from kvik_operator.reconcile.pod_state import hash_label, live_pods
 from kvik_operator.reconcile.refusals import foreign, going
@@ -68,6 +69,25 @@ def has_revision(stored: Sequence[Object], observed: Observed) -> bool:
     return _made_for_it(_intact(_ours(stored, observed), observed), observed) is not None
 
 
+def needs_schema(stored: Sequence[Object], observed: Observed) -> bool:
+    """Whether only the CRD can tell if somebody left a field out or the API server has dropped it."""
+    before = _latest(_intact(_ours(stored, observed), observed))
+    return before is not None and bool(_gone_since(before, observed)) and not _is_carried_out(before, observed)
+
+
+def as_asked(stored: Sequence[Object], observed: Observed, not_served: Collection[str] = ()) -> Observed:
+    """The pool with the fields that the API server has dropped from it, as the revision before has them.
+
+    `not_served` are those that the CRD does not have; they matter where it `needs_schema`.
+    """
+    before = _latest(_intact(_ours(stored, observed), observed))
+    if before is None:
+        return observed
+    gone = _gone_since(before, observed)
+    dropped = gone if _is_carried_out(before, observed) else those_not_served(gone, not_served)
+    return with_fields(observed, before.data["spec"], dropped)
+
+
 def plan_revisions(
     stored: Sequence[Object], deployed: Object | None, observed: Observed, configured: EngineImage
 ) -> RevisionPlan:
@@ -105,12 +125,35 @@ def plan_revisions(
 
 def stays_at(revision: Revision, observed: Observed) -> bool:
     """The pool asks for nothing that this revision is not."""
-    return revision.inputs == pod_inputs(observed.pool.spec)
+    return revision.inputs == pod_inputs(_with_kept(observed, revision).pool.spec)
 
 
 def with_values_of(observed: Observed, revision: Revision) -> Observed:
     """What is in effect: the values of the revision, but for scaling, which no pod depends on."""
+    observed = _with_kept(observed, revision)
     return replace(observed, effective=replace(revision.effective, scaling=observed.effective.scaling))
+
+
+def _with_kept(observed: Observed, revision: Revision) -> Observed:
+    if not revision.kept:
+        return observed
+    gone = fields_gone(revision.inputs, pod_inputs(observed.pool.spec))
+    return with_fields(observed, msgspec.to_builtins(revision.inputs), revision.kept & gone)
+
+
+def _latest(intact: Sequence[_Stored]) -> _Stored | None:
+    return max(intact, key=lambda one: one.number, default=None)
+
+
+def _gone_since(before: _Stored, observed: Observed) -> frozenset[str]:
+    inputs = pod_inputs_of(before.data)
+    return frozenset() if inputs is None else fields_gone(inputs, pod_inputs(observed.pool.spec))
+
+
+def _is_carried_out(before: _Stored, observed: Observed) -> bool:
+    """Whether the present generation of the pool was carried out as this revision."""
+    told = (observed.pool.status.get("revision") or {}).get("updated")
+    return told == before.name and _carried_out(observed)
 
 
 def _ours(stored: Sequence[Object], observed: Observed) -> list[Object]:
@@ -133,7 +176,7 @@ def _data(intact: Sequence[_Stored], deployed: Object | None, observed: Observed
     made_for_it = _made_for_it(intact, observed)
     if made_for_it is not None:
         return made_for_it.data
-    before = max(intact, key=lambda one: one.number, default=None)
+    before = _latest(intact)
     ran = _deployed_template(deployed, observed)
     image = choose_engine(observed.pool.spec, configured, _running(before, ran))
     template = (
@@ -219,6 +262,7 @@ def _revision(name: str, data: Object, observed: Observed) -> Revision:
         effective=effective_of(data, observed.effective),
         image=data["image"],
         template=data["template"],
+        kept=observed.kept,
     )
 
 

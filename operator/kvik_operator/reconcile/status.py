@@ -255,9 +255,10 @@ def _step(step: ScaleStep) -> Json:
 
 def _update(key: PoolKey, uid: str, previous: Object, status: Object) -> StatusUpdate:
     patch = merge_patch(previous, status)
-    significant = bool(patch) and _essence(previous) != _essence(status)
+    essence = _essence(status)
+    significant = bool(patch) and _essence(previous) != essence
     time_alone = patch.keys() == {"scaling"} and (patch["scaling"] or {}).keys() == {"lastDecisionTime"}
-    return StatusUpdate(patch, significant, time_alone, tuple(_events(key, uid, previous, status)))
+    return StatusUpdate(patch, significant, essence, time_alone, tuple(_events(key, uid, previous, status)))
 
 
 def _essence(status: Object) -> Json:

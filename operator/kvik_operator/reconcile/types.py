@@ -130,6 +130,8 @@ class Revision:
     image: str
     template: Object
     """Pod template, applied as it is for as long as the pool asks for nothing else."""
+    kept: frozenset[str] = frozenset()
+    """Fields of the inputs that the API server has dropped from the pool."""
 
 
 class Store(Protocol):
@@ -165,6 +167,9 @@ class Cluster(Protocol):
 
     async def read_pool(self, key: PoolKey) -> Object | None:
         """A fresh read, past every cache; None: there is none. NotFound if the API itself is not served."""
+
+    async def fields_not_served(self) -> frozenset[str]:
+        """A fresh look at which fields of a pool's spec the installed CRD does not have, as paths under `spec`."""
 
     async def read_child(self, kind: ChildKind, key: PoolKey) -> Object | None:
         """A fresh read of the object of the child's name, whether or not it is ours; None: not found."""
@@ -208,6 +213,8 @@ class Observed:
     now: datetime
     room_made: datetime | None = None
     """When a pod was last seen to be ending; None: not by this process."""
+    kept: frozenset[str] = frozenset()
+    """Fields of the spec that the API server has dropped, and that are in effect as the pool's revision has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +265,8 @@ class StatusUpdate:
     """A merge patch of the status; empty: nothing changed."""
     significant: bool
     """A condition, count, endpoint, decision or reason changed: write now. Else at most once a minute."""
+    essence: Object
+    """What of the new status is significant."""
     time_alone: bool = False
     """The same was decided again, and nothing else changed: at most once in five minutes."""
     events: tuple[PlannedEvent, ...] = ()

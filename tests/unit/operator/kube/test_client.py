@@ -167,6 +167,19 @@ async def test_a_fresh_read_of_what_is_not_there_is_none() -> None:
     assert await client(transport).read_child(ChildKind.SERVICE, KEY) is None
 
 
+async def test_the_schema_is_read_as_the_api_server_publishes_it() -> None:
+    kind = {"group": "kvik.dev", "kind": "InferencePool", "version": "v1alpha1"}
+    schema = {"properties": {"spec": {}}, "x-kubernetes-group-version-kind": [kind]}
+    transport = FakeTransport({"components": {"schemas": {"pool": schema}}})
+    assert {"model", "batching", "template"} <= await client(transport).fields_not_served()
+    assert [call[:2] for call in transport.calls] == [("GET", "/openapi/v3/apis/kvik.dev/v1alpha1")]
+
+
+async def test_a_schema_that_is_not_published_yet_is_asked_for_again() -> None:
+    with pytest.raises(Unavailable, match="NotPublished"):
+        await client(FakeTransport({})).fields_not_served()
+
+
 async def test_an_api_that_is_not_served_says_nothing_about_its_pools() -> None:
     unserved = NotFound("x", 404, "NotFound", "the server could not find the requested resource")
     with pytest.raises(NotFound):
