@@ -22,6 +22,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.kubectl import wait_for
 from tests.support.pools import NOW, at, make_deployment, make_pod
 from tests.support.refused_pools import REFUSED, SOURCE
+from tests.support.whole_spec import WHOLE_SPEC
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -80,78 +81,9 @@ def pool(spec: Mapping[str, Any] | None = None, name: str = "chat") -> dict[str,
     }
 
 
-EVERYTHING: dict[str, Any] = {
-    "model": {
-        "source": "hf://org/name@3f2a9c1#model-q4_1.gguf",
-        "name": "org/chat:latest",
-        "digest": "sha256:" + "0" * 64,
-        "secretRef": {"name": "hf-token"},
-        "dtype": "BF16",
-        "maxContextTokens": 8192,
-    },
-    "engine": {"version": "0.2.0-rc.1"},
-    "slo": {"class": "Interactive", "ttft": "1s500ms"},
-    "batching": {
-        "maxRequests": 8,
-        "maxBatchTokens": 512,
-        "chunkedPrefillTokens": 512,
-        "maxQueuedRequests": 0,
-        "admission": "Goodput",
-        "preemption": {"mode": "Auto", "swapThresholdTokens": 0},
-    },
-    "kvCache": {
-        "size": "1.5Gi",
-        "blockTokens": 32,
-        "keyDtype": "INT8",
-        "valueDtype": "INT4",
-        "dtypeCheck": "Warn",
-        "swapSpace": "4Gi",
-        "diskCache": {"size": "20Gi"},
-        "prefixCache": "BlockHash",
-    },
-    "apiKeys": {"secretRef": {"name": "clients", "key": ".chat-keys.v1"}},
-    "resources": {
-        "device": "GPU",
-        "accelerators": {"resourceName": "amd.com/gpu"},
-        "requests": {"cpu": 2, "memory": "8Gi", "ephemeral-storage": "20Gi"},
-        "limits": {"cpu": "4", "memory": "8Gi"},
-    },
-    "scaling": {
-        "driver": "HPA",
-        "minReplicas": 1,
-        "maxReplicas": 4,
-        "targetLoadPercent": 70,
-        "podFullAt": {"kvUtilizationPercent": 80, "queuedRequests": 5, "ttft": "2s"},
-        "scaleDownStabilization": "60s",
-    },
-    "rollout": {"strategy": "InPlace"},
-    "startup": {"timeout": "10m"},
-    "drain": {"timeout": "90s"},
-    "template": {
-        "labels": {"team": "search"},
-        "annotations": {"example.com/note": "yes"},
-        "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/r"},
-        "nodeSelector": {"pool": "gpu"},
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
-                }
-            }
-        },
-        "priorityClassName": "serving",
-        "runtimeClassName": "nvidia",
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
-        "imagePullSecrets": [{"name": "registry"}],
-        "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
-    },
-}
-
-
 def test_every_field_at_once_is_accepted(pools: Pools) -> None:
-    created = pools.create(pool(EVERYTHING))
-    for name, value in EVERYTHING.items():
+    created = pools.create(pool(WHOLE_SPEC))
+    for name, value in WHOLE_SPEC.items():
         assert created["spec"][name] == value
 
 
@@ -297,7 +229,7 @@ FETCHED = {"exitCode": 0, "startedAt": at(-8), "finishedAt": at(-6)}
 
 def test_a_status_of_our_own_making_is_stored_whole(plane: RunningControlPlane, pools: Pools) -> None:
     """What the operator writes is in the schema: nothing of it is pruned, and kubectl shows it."""
-    status = whole_status(pools.create(pool(EVERYTHING, name="told"), dry_run=False))
+    status = whole_status(pools.create(pool(WHOLE_SPEC, name="told"), dry_run=False))
     assert set(status) == set(STATUS), "the operator writes every field of the schema, and no other"
     for name in ("revision", "engine"):
         assert set(status[name]) == set(STATUS[name]["properties"])
