@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
-from kvik_engine.sampling import cpu_choice, cpu_screen, device_choice
+from kvik_engine.sampling import cpu_choice, cpu_filters, cpu_screen, device_choice
 from kvik_engine.sampling.batch import SamplingRow
 from kvik_engine.sampling.device_filters import floor_of_weight
 from kvik_engine.sampling.noise import gumbel, stream_key
 from kvik_engine.sampling.sampler import sample
+from kvik_kernels.cpu.filters import Filters
 from kvik_kernels.cpu.library import InstructionSet, load_library
 from kvik_kernels.cpu.screen import Screen
 from tests.support.cpu_kernels import SETS
@@ -30,10 +31,13 @@ by_numpy_and_kernels = pytest.mark.parametrize(
 )
 
 
-def screened_by(isa: InstructionSet | None) -> AbstractContextManager[object]:
+def computed_by(isa: InstructionSet | None) -> AbstractContextManager[object]:
     """By the kernels for an instruction set, or by numpy."""
-    kernel = None if isa is None else Screen(load_library(), isa)
-    return patch.object(cpu_screen, "_kernel", lambda: kernel)
+    screen, filters = (None, None) if isa is None else (Screen(load_library(), isa), Filters(load_library(), isa))
+    together = ExitStack()
+    together.enter_context(patch.object(cpu_screen, "_kernel", lambda: screen))
+    together.enter_context(patch.object(cpu_filters, "compiled", lambda: filters))
+    return together
 
 
 @st.composite
@@ -84,7 +88,7 @@ def test_filtered_draws_equal_a_full_sort_on_cpus_and_accelerators(
     known = [0] * (3 + position)
     want = [plain_sample(logits, row, known) for row in rows]
     batch = batch_of(rows, [known] * len(rows))
-    with screened_by(isa):
+    with computed_by(isa):
         assert cpu_choice.choose(together, batch, finite).tolist() == want
     assert device_choice.choose(together.clone(), batch, finite).tolist() == want
 
@@ -118,7 +122,7 @@ def test_bias_penalties_and_forbidden_stops_equal_the_plain_computation(
 @given(logits=distributions(), seed=SEEDS)
 def test_no_token_that_reaches_the_level_is_screened_out(isa: InstructionSet | None, logits: Tensor, seed: int) -> None:
     key = stream_key(seed, 0, 0)
-    with screened_by(isa):
+    with computed_by(isa):
         places, level = cpu_screen.screen(logits.numpy(), None, float(logits.max()), key)
     scores = logits + gumbel(torch.tensor([key]), len(logits))[0]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvik_engine.sampling.batch import SamplingBatch, SamplingRow
-from kvik_engine.sampling.cpu_filters import Candidates, candidates
-from kvik_engine.sampling.cpu_screen import Tokens, Values, screen
+from kvik_engine.sampling.cpu_filters import Candidates, Tokens, Values, candidates
+from kvik_engine.sampling.cpu_screen import screen
 from kvik_engine.sampling.noise import gumbel_of, stream_key
 
 SCREENED = 512

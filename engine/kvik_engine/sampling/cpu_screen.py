@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kvik_engine.sampling.cpu_filters import Tokens, Values, mass
 from kvik_engine.sampling.noise import GAMMA, MIX_1, MIX_2
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
 from kvik_kernels.cpu.screen import Screen
@@ -27,11 +28,6 @@ _BITS_SLACK = 4.0
 _LARGEST_SLACK = 32.0
 """Values of 3e7 and more (tiny temperatures and penalties) are so coarse in fp32 that nothing can be ruled out."""
 
-Values = NDArray[np.float32]
-Tokens = NDArray[np.int64]
-
-_EVERYTHING = np.array([-np.inf], dtype=np.float32)
-
 
 def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple[Tokens, float]:
     """(places of the tokens that can reach the level, the level); `tokens` None means 0, 1, 2, ...
@@ -42,7 +38,7 @@ def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple
     slack = 1e-3 + 1e-6 * abs(top)
     if slack > _LARGEST_SLACK:
         return np.arange(len(values)), -math.inf
-    total = float(masses_at_least(values, top, _EVERYTHING)[0])
+    total = mass(values, top)
     factor, level = math.exp(REACH + slack) / total * 2.0**32, top + math.log(total) - REACH
     kernel = _kernel()
     if kernel is not None:
@@ -53,15 +49,6 @@ def screen(values: Values, tokens: Tokens | None, top: float, key: int) -> tuple
     masses *= np.float32(factor)
     masses += np.float32(_BITS_SLACK)
     return np.flatnonzero(_one_minus_uniform(key, tokens, len(values)) <= masses), level
-
-
-def masses_at_least(values: Values, top: float, floors: Values) -> NDArray[np.float64]:
-    """For each floor, the sum of exp(value - top) over the values that are at least the floor."""
-    kernel = _kernel()
-    if kernel is not None:
-        return kernel.masses(torch.from_numpy(values), top, torch.from_numpy(floors)).numpy()
-    masses = np.exp(values - np.float32(top))
-    return np.array([masses.sum(where=values >= floor, dtype=np.float64) for floor in floors])
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvik_engine.sampling import cpu_logprobs
 from kvik_engine.sampling.batch import SamplingRow
 
 
@@ -37,7 +38,10 @@ def raw_logprobs(logits: Tensor, rows: Sequence[SamplingRow]) -> RawLogprobs | N
         return None
     at = torch.tensor(asking, device=logits.device)
     some = logits[at]
-    total = some.logsumexp(dim=-1, keepdim=True)
-    most = max(rows[index].params.listed or 0 for index in asking)
-    top = some.topk(min(most, some.shape[1]), dim=-1)
-    return RawLogprobs(at, some, total, top.values - total, top.indices)
+    most = min(some.shape[1], max(rows[index].params.listed or 0 for index in asking))
+    if logits.device.type == "cpu":
+        total, values, tokens = cpu_logprobs.most_likely(some, most)
+    else:
+        total = some.logsumexp(dim=-1, keepdim=True)
+        values, tokens = some.topk(most, dim=-1)
+    return RawLogprobs(at, some, total, values - total, tokens)

@@ -59,7 +59,7 @@ def build(compiler: str) -> Path:
         objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks")]
         for function, flags in ATTENTION.items():
             objects.append(_compile(compiler, scratch, "attention", function, (*flags, f"-DKVIK_ISA={function}")))
-        for source, (isa, flags) in product(("elementwise", "screen"), BOTH.items()):
+        for source, (isa, flags) in product(("elementwise", "filters", "screen"), BOTH.items()):
             objects.append(_compile(compiler, scratch, source, f"{source}_{isa}", (*flags, f"-DKVIK_ISA={isa}")))
         objects.append(_compile(compiler, scratch, "products", "products", AVX512_BF16))
         linked = scratch / target.name

@@ -1,6 +1,7 @@
 // What the library exports, for any x86-64: which instruction sets this CPU and its system have, and the calls.
 
 #include "elementwise.h"
+#include "filters.h"
 #include "products.h"
 #include "queries.h"
 #include "screen.h"
@@ -17,8 +18,12 @@ void rotate_avx2(const Rotation &all);
 void rotate_avx512(const Rotation &all);
 void gate_avx2(const Gate &all);
 void gate_avx512(const Gate &all);
-void masses_avx2(const float *values, int64_t count, float top, const float *floors, int64_t steps, double *out);
-void masses_avx512(const float *values, int64_t count, float top, const float *floors, int64_t steps, double *out);
+double mass_avx2(const float *values, int64_t count, float top);
+double mass_avx512(const float *values, int64_t count, float top);
+float floor_avx2(const Floor &all);
+float floor_avx512(const Floor &all);
+int64_t keep_avx2(const Kept &all);
+int64_t keep_avx512(const Kept &all);
 int64_t screen_avx2(const Screen &all);
 int64_t screen_avx512(const Screen &all);
 void write(const Writes &all, const NewTokens &layer);
@@ -46,8 +51,8 @@ EXPORTED void kvik_sizes(int64_t *out) {
     const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
                              sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
                              sizeof(kvik::Norm),    sizeof(kvik::Rotation),  sizeof(kvik::Gate),
-                             sizeof(kvik::Screen),
-                             kvik::kSplitTokens,    kvik::kPanelOutputs};
+                             sizeof(kvik::Screen), sizeof(kvik::Floor),      sizeof(kvik::Kept),
+                             kvik::kSplitTokens,   kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
 
@@ -78,10 +83,16 @@ EXPORTED void kvik_gate(int instruction_set, const kvik::Gate *all) {
     instruction_set == 1 ? kvik::gate_avx2(*all) : kvik::gate_avx512(*all);
 }
 
-EXPORTED void kvik_masses(int instruction_set, const float *values, int64_t count, float top, const float *floors,
-                          int64_t steps, double *out) {
-    instruction_set == 1 ? kvik::masses_avx2(values, count, top, floors, steps, out)
-                         : kvik::masses_avx512(values, count, top, floors, steps, out);
+EXPORTED double kvik_mass(int instruction_set, const float *values, int64_t count, float top) {
+    return instruction_set == 1 ? kvik::mass_avx2(values, count, top) : kvik::mass_avx512(values, count, top);
+}
+
+EXPORTED float kvik_floor(int instruction_set, const kvik::Floor *all) {
+    return instruction_set == 1 ? kvik::floor_avx2(*all) : kvik::floor_avx512(*all);
+}
+
+EXPORTED int64_t kvik_keep(int instruction_set, const kvik::Kept *all) {
+    return instruction_set == 1 ? kvik::keep_avx2(*all) : kvik::keep_avx512(*all);
 }
 
 EXPORTED int64_t kvik_screen(int instruction_set, const kvik::Screen *all) {

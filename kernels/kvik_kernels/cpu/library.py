@@ -23,6 +23,8 @@ SOURCES = (
     "products.h",
     "elementwise.h",
     "screen.h",
+    "filters.h",
+    "masses.h",
     "arithmetic.h",
     "vectors_avx2.h",
     "vectors_avx512.h",
@@ -32,6 +34,7 @@ SOURCES = (
     "products.cpp",
     "elementwise.cpp",
     "screen.cpp",
+    "filters.cpp",
     "checks.cpp",
     "library.cpp",
     "build.py",
@@ -101,10 +104,13 @@ def load_library() -> Library:
     for name in ("kvik_norm", "kvik_rotate", "kvik_gate"):
         getattr(functions, name).restype = None
         getattr(functions, name).argtypes = (ctypes.c_int, ctypes.c_void_p)
-    functions.kvik_masses.restype = None
-    functions.kvik_masses.argtypes = (ctypes.c_int, pointer, number, ctypes.c_float, pointer, number, pointer)
-    functions.kvik_screen.restype = ctypes.c_int64
-    functions.kvik_screen.argtypes = (ctypes.c_int, pointer)
+    functions.kvik_mass.restype = ctypes.c_double
+    functions.kvik_mass.argtypes = (ctypes.c_int, pointer, number, ctypes.c_float)
+    functions.kvik_floor.restype = ctypes.c_float
+    functions.kvik_floor.argtypes = (ctypes.c_int, pointer)
+    for name in ("kvik_keep", "kvik_screen"):
+        getattr(functions, name).restype = ctypes.c_int64
+        getattr(functions, name).argtypes = (ctypes.c_int, pointer)
     functions.kvik_multiply.restype = None
     functions.kvik_multiply.argtypes = (ctypes.c_void_p,)
     functions.kvik_write.restype = None

@@ -152,9 +152,35 @@ class Screen(ctypes.Structure):
     )
 
 
+class Floor(ctypes.Structure):
+    """`struct Floor` of filters.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("scratch", ctypes.c_void_p),
+        ("enough", ctypes.c_double),
+        ("top", ctypes.c_float),
+        ("by_mass", ctypes.c_int32),
+    )
+
+
+class Kept(ctypes.Structure):
+    """`struct Kept` of filters.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("tokens", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("kept_values", ctypes.c_void_p),
+        ("kept_tokens", ctypes.c_void_p),
+        ("floor", ctypes.c_float),
+    )
+
+
 def sizes() -> dict[str, int]:
     """By name in the headers, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen)
+    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen, Floor, Kept)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},

@@ -68,6 +68,10 @@ struct Vector {
         const __m256 kept = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane));
         return {_mm256_blendv_ps(_mm256_set1_ps(rest), v, kept)};
     }
+    // A bit for each lane.
+    inline unsigned lanes_at_least(float bound) const {
+        return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(bound), _CMP_GE_OQ)));
+    }
     // Where x < bound, 0.
     inline Vector zero_where_less(Vector x, float bound) const {
         return {_mm256_andnot_ps(_mm256_cmp_ps(x.v, _mm256_set1_ps(bound), _CMP_LT_OQ), v)};

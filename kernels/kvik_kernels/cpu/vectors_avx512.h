@@ -65,6 +65,10 @@ struct Vector {
     inline Vector first(int count, float rest) const {
         return {_mm512_mask_mov_ps(_mm512_set1_ps(rest), static_cast<__mmask16>((1u << count) - 1), v)};
     }
+    // A bit for each lane.
+    inline unsigned lanes_at_least(float bound) const {
+        return _mm512_cmp_ps_mask(v, _mm512_set1_ps(bound), _CMP_GE_OQ);
+    }
     // Where x < bound, 0.
     inline Vector zero_where_less(Vector x, float bound) const {
         return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(bound), _CMP_NLT_UQ), v)};

@@ -1,4 +1,4 @@
-"""The CPU kernels' mass of a row and screening of a draw, against the plain computation."""
+"""The CPU kernels' screening of a draw, against the plain computation."""
 
 import pytest
 import torch
@@ -24,18 +24,6 @@ def upper_bits(key: int, token: int) -> int:
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     state = ((state ^ (state >> 27)) * -0x94D049BB133111EB) & MASK
     return state >> 32
-
-
-@each_set
-@pytest.mark.parametrize("count", COUNTS)
-def test_masses_are_sums_of_exponentials_of_the_values_that_reach_a_floor(isa: InstructionSet, count: int) -> None:
-    values = draw(count)
-    values[:: max(2, count // 3)] = -torch.inf
-    top, floors = float(draw(count).max()), torch.tensor([3.0, 0.0, float(values[count // 2]), -5.0, -torch.inf])
-    got = Screen(load_library(), isa).masses(values, top, floors)
-    masses = (values.double() - top).exp()
-    want = torch.stack([masses[values >= floor].sum() for floor in floors])
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-30)
 
 
 @each_set
@@ -67,12 +55,10 @@ def test_everything_passes_a_large_slack_and_masked_tokens_pass_by_it_alone(isa:
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:
-    screen, values, floors = Screen(load_library()), draw(8), torch.zeros(1)
+    screen, values = Screen(load_library()), draw(8)
     for bad, error in ((values.double(), TypeError), (values[::2], ValueError), (values.view(2, 4), ValueError)):
         with pytest.raises(error, match="values"):
-            screen.masses(bad, 0.0, floors)
-    with pytest.raises(TypeError, match="floors"):
-        screen.masses(values, 0.0, floors.double())
+            screen.places(bad, None, key=1, top=0.0, factor=1.0, slack=4.0)
     for tokens, error in ((torch.arange(8).int(), TypeError), (torch.arange(7), ValueError)):
         with pytest.raises(error, match="tokens"):
             screen.places(values, tokens, key=1, top=0.0, factor=1.0, slack=4.0)

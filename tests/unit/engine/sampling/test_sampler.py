@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvik_engine.params import SamplingParams
-from kvik_engine.sampling import cpu_choice, device_choice
+from kvik_engine.sampling import cpu_choice, cpu_logprobs, device_choice
 from kvik_engine.sampling.batch import Samples, SamplingRow, penalised
 from kvik_engine.sampling.sampler import sample
 from tests.support.plain_sampler import batch_of, plain_sample
@@ -159,6 +159,19 @@ def test_logprobs_are_of_the_raw_distribution_whatever_the_parameters() -> None:
     torch.testing.assert_close(got.logprobs, torch.stack((raw[0, 4], raw[2, got.tokens[2]])))
     torch.testing.assert_close(got.top_logprobs[0], raw[0].topk(5).values)
     assert got.top_tokens[0].tolist() == raw[0].topk(5).indices.tolist()
+
+
+def test_logprobs_of_equal_values_name_the_lower_tokens_and_a_row_that_is_not_finite_spoils_no_other() -> None:
+    logits = torch.zeros(3, 40)
+    logits[0, [31, 7, 19, 23]] = torch.tensor([2.0, 1.0, 1.0, 1.0])
+    logits[1, 5] = math.nan
+    total, values, tokens = cpu_logprobs.most_likely(logits, 3)
+
+    torch.testing.assert_close(total[::2], logits[::2].logsumexp(1, keepdim=True))
+    assert values[::2].tolist() == [[2.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+    assert tokens.tolist() == [[31, 7, 19], [0, 0, 0], [0, 1, 2]]
+    assert total[1].isnan().all()
+    assert values[1].isnan().all()
 
 
 def test_no_logprobs_are_computed_when_no_row_asks() -> None:
