@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.kept_lines import read
 from bench.scoreboard.__main__ import ROWS
+from bench.scoreboard.nodes import Loss, judged
 from bench.scoreboard.page import PAGE, RESULTS, page
 from bench.scoreboard.row import Outcome, Row, line
 from bench.scoreboard.under_traffic import Seen, outcome
@@ -88,3 +89,37 @@ def test_one_failed_request_is_one_too_many_and_is_told() -> None:
 
 def test_what_else_went_wrong_fails_a_row_too() -> None:
     assert outcome(seen(), "replaced: Pod/a").reason == "replaced: Pod/a"
+
+
+def watched(*looks: tuple[float, bool, bool]) -> Loss:
+    """After these looks: seconds, whether NodeLost was told, whether a pod served elsewhere."""
+    loss = Loss()
+    for seconds, says_lost, serves in looks:
+        loss = loss.with_look(seconds, says_lost=says_lost, serves=serves)
+    return loss
+
+
+def test_a_lost_node_is_timed_from_its_first_of_each() -> None:
+    looks = ((1.0, False, False), (2.0, True, False), (9.0, True, False), (35.0, True, True), (36.0, False, True))
+    found = judged(watched(*looks, (50.0, True, True)))
+
+    assert (found.value, found.ok) == (35.0, True)
+    assert found.figures == {"told after, seconds": 2.0, "taken back after the pool served, seconds": 1.0}
+
+
+def test_a_lost_node_that_is_told_healed_or_taken_back_too_late_fails_its_row() -> None:
+    late = judged(watched((31.0, True, False), (61.0, True, True), (77.0, False, True)))
+
+    assert late.reason == "told after 31 s; served after 61 s; taken back after 16 s"
+    assert not late.ok
+    assert judged(watched((30.0, True, False), (60.0, True, True), (75.0, False, True))).ok
+
+
+def test_a_lost_node_of_which_nothing_is_ever_told_fails_its_row() -> None:
+    for looks, what in (
+        (((40.0, False, True),), "not told while it was watched; not taken back while it was watched"),
+        (((1.0, True, False),), "not served while it was watched; not taken back while it was watched"),
+        (((1.0, True, False), (40.0, True, True)), "not taken back while it was watched"),
+    ):
+        found = judged(watched(*looks))
+        assert (found.ok, found.reason) == (False, what)
