@@ -121,6 +121,17 @@ def test_a_pool_that_is_made_again_does_not_wait_for_the_streams_of_the_one_befo
     rig.kubelet.drains = 0.0
 
 
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+def test_a_pool_goes_with_all_it_has_while_no_operator_runs(operated: Rig, propagation: str) -> None:
+    """VictoriaMetrics #2726, opensearch #976: a finalizer or a webhook outlived its operator, and nothing could go."""
+    rig = operated
+    operator = rig.operator()
+    two_ready_pods(rig)
+    assert operator.terminate() == 0
+    rig.delete(propagation=propagation)
+    eventually("nothing to be left", lambda: rig.pool() is None and rig.cleared(), COLLECTED_WITHIN)
+
+
 @pytest.mark.long
 def test_a_deletion_in_the_foreground_ends_too_and_the_next_pool_says_what_it_waits_for(operated: Rig) -> None:
     """Kubernetes keeps the Deployment until its pods are gone, since the deletion is handed down."""

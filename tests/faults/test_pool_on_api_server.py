@@ -199,6 +199,7 @@ STATES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", STATES)
 def test_a_broken_pod_gives_a_reason_and_the_reason_goes_with_it(kube: Kubectl, what: str) -> None:
+    """kserve #1859: Ready=True while pods crash-loop."""
     state, reason = STATES[what]
     apply_pool(kube)
     pod = wait_for_pod(kube)

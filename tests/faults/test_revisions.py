@@ -83,7 +83,7 @@ def rolled_to(rig: Rig, image: str) -> bool:
 
 
 def test_an_operator_with_another_engine_rolls_nothing_until_the_spec_names_it(operated: Rig) -> None:
-    """kserve PR #5085, odh PR #1435, kthena #1803: an upgrade of the operator restarted everything that served."""
+    """kserve PR #5085, odh PR #1435, kthena #1803, LLMKube #196: an operator upgrade restarted all that served."""
     rig = operated
     settled(rig)
     before = running(rig)

@@ -131,6 +131,7 @@ def test_a_change_of_strategy_rolls_nothing_and_in_place_needs_no_room(operated:
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["Auto", "InPlace"])
 def test_a_revision_all_of_whose_pods_crash_is_left_where_they_take_all_the_room(operated: Rig, strategy: str) -> None:
+    """kthena #743, LLMKube #1250: old pods that crash-loop held up for ever the change that mends them."""
     rig = operated
     rig.kubelet.room, rig.kubelet.waited = 2, 61
     rig.kubelet.crashes = lambda pod: "--max-requests=8" in pod["spec"]["containers"][0]["args"]

@@ -163,7 +163,10 @@ def test_a_stopped_core_fails_liveness_and_comes_back(module_engine: LiveEngine)
 
 
 def test_sigterm_drains_and_exits_0(tmp_path: Path) -> None:
-    """docs/contract.md, section 6, with a running stream, a late request and a later one."""
+    """docs/contract.md, section 6, with a running stream, a late request and a later one.
+
+    vllm RFC #24885, PR #43208: a drain of no time at all by default; litellm PR #29439: of a fixed time.
+    """
     with started(LiveEngine(tmp_path, demo_model(), {"drain-timeout": "120s"})) as engine:
         core, api = engine.child("core.main"), engine.child("api.main")
         with ThreadPoolExecutor(4) as pool:

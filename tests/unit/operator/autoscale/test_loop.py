@@ -1,9 +1,11 @@
 """The scale loop against fakes: who writes, on what, and what it says about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kvik_operator.autoscale.types import EngineState
 from kvik_operator.errors import ClusterError, Conflict, NotFound, Refused, Unavailable
 from kvik_operator.names import Reason
 from tests.support.scale_world import IDLE, KEY, World, pool_object
@@ -196,6 +198,31 @@ async def test_bounds_hold_without_data_but_nobody_calls_that_scaling_on_load() 
     await world.rounds(1)
     assert world.written == [2]
     assert (world.report.active, world.report.reason, world.report.desired) == (False, Reason.NO_LOAD_DATA, 2)
+
+
+async def test_a_roll_under_load_changes_nothing_of_what_is_decided() -> None:
+    """k/k #123296: surge pods distort what an average is divided by, and a pool that rolls is scaled."""
+    world = World(replicas=2, maxReplicas=6, scaleDownStabilization="30s")
+    starting = replace(IDLE, state=EngineState.STARTING, warm_since=None)
+    half, third = replace(IDLE, waiting=3), replace(IDLE, waiting=2)
+    first, second, surge = (pod(n) for n in range(3))
+    going = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    for pods, readings in (
+        ([first, second], [half, half]),
+        ([first, second, surge], [half, half, starting]),
+        ([first, second, surge], [third, third, third]),
+        ([going, second, surge], [half, half, half]),
+        ([second, surge], [half, half, half]),
+    ):
+        world.pods = lambda _, pods=pods: pods
+        world.readings = {f"p{n}": reading for n, reading in enumerate(readings)}
+        await world.rounds(8)
+        assert world.report.desired == 2
+    assert world.written == []
+
+
+def pod(number: int) -> dict[str, Any]:
+    return {"metadata": {"uid": f"p{number}"}, "status": {"podIP": f"10.0.0.{number}"}}
 
 
 async def test_two_writers_do_not_fight() -> None:

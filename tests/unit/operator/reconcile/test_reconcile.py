@@ -82,7 +82,8 @@ async def test_a_webhook_that_rewrites_a_child_is_not_fought() -> None:
     assert operator.replicas() == 2
 
 
-async def test_replicas_from_the_scale_subresource_reach_the_deployment() -> None:
+async def test_replicas_from_the_scale_subresource_reach_the_deployment_and_stay() -> None:
+    """LLMKube #484: the operator wrote its own number over the autoscaler's at each look."""
     operator = Operator()
     await operator.settle()
     operator.spec["replicas"] = 3

@@ -34,6 +34,7 @@ def test_a_pool_that_stops_needs_no_marks() -> None:
 
 
 def test_the_pods_with_the_least_work_are_marked() -> None:
+    """kthena #1589: scaling down took away whichever pod, however many requests it had."""
     assert deletion_costs(pods("a", "b", "c"), 3, 1, work(a=5, b=1, c=2)) == {"b": "-100", "c": "-100"}
 
 
