@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvik_kubectl.text import duration_seconds
 
 MOST_FULL: Final = 1000.0
-DOWN_MARGIN: Final = 0.05
+DOWN_MARGIN: Final = 1 / 3
 GROWTH_SECONDS: Final = 15
 SHRINK_PERIODS: Final = 3
 

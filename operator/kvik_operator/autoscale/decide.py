@@ -3,10 +3,12 @@
     desired = ceil(sum of the pods' loads / target)
 
 Up at once, at most doubling per 15 s. Down only to what was enough at every moment of the stabilisation window, so the
-load projected on the pods that stay was under the target all the time, with a little to spare: the same load measured
-on fewer pods is never quite the same number, and without a margin a pool at the edge would flap once a window
-(dynamo PR #9294). And down in small steps (`windows.ShrinkLimit` says why). Missing data never makes a decision: with
-none at all the pool holds. Pods that are still starting count as capacity, since `current` includes them.
+load projected on the pods that stay was under the target all the time, with a third of it to spare: on fewer pods the
+same requests are a larger load than in proportion, and without that room a pool under constant load would swing once a
+window (dynamo PR #9294, decision 93). And down in small steps (`windows.ShrinkLimit` says why).
+
+Missing data never makes a decision: with none at all the pool holds. Pods that are still starting count as capacity,
+since `current` includes them.
 """
 
 import math
@@ -15,7 +17,7 @@ from kvik_operator.autoscale.types import Decision, PoolLoad, ScalePolicy, Term
 from kvik_operator.autoscale.windows import SHRINK_PERIODS, PoolMemory
 from kvik_operator.counted import counted
 
-DOWN_MARGIN = 0.05
+DOWN_MARGIN = 1 / 3
 """A fraction of the target that must stay free on the pods that remain."""
 _ROUNDING = 1e-9
 """Three pods at 75 % of 75 % are three pods, whatever the binary fractions say."""
@@ -28,7 +30,7 @@ def decide(load: PoolLoad, current: int, policy: ScalePolicy, memory: PoolMemory
         return _without_data(load, current, bounded, policy, memory, now)
     memory.growth.note(now, current)
     memory.shrink.note(now, current, policy.stabilization)
-    memory.window.add(now, needed(load.down / (1 - DOWN_MARGIN), policy), policy.stabilization)
+    memory.window.add(now, _with_room(load, policy), policy.stabilization)
     if needed(load.up, policy) > bounded:
         return _up(load, current, bounded, policy, memory, now)
     return _down_or_hold(load, current, bounded, policy, memory, now)
@@ -37,6 +39,11 @@ def decide(load: PoolLoad, current: int, policy: ScalePolicy, memory: PoolMemory
 def needed(load: float, policy: ScalePolicy) -> int:
     """Replicas for a load, before any limit; at least 1."""
     return max(1, math.ceil(load / policy.target - _ROUNDING))
+
+
+def _with_room(load: PoolLoad, policy: ScalePolicy) -> int:
+    """The fewest replicas that the load may be put on."""
+    return needed(load.down / (1 - DOWN_MARGIN), policy)
 
 
 def _up(load: PoolLoad, current: int, bounded: int, policy: ScalePolicy, memory: PoolMemory, now: float) -> Decision:
@@ -66,7 +73,7 @@ def _down_or_hold(
     elif enough is not None and enough < fewest:
         limit = f"at most {counted(memory.shrink.step(), 'pod')} fewer in {policy.stabilization / SHRINK_PERIODS:.0f} s"
     else:
-        limit = _kept_by(enough, policy)
+        limit = _kept_by(load, enough, policy)
     heard = f"{_percent((load.down - load.silent * policy.target) / load.fresh)} of full x {counted(load.fresh, 'pod')}"
     if load.silent:
         heard += f" + {load.silent} silent at {_percent(policy.target)}"
@@ -92,8 +99,12 @@ def _without_data(
     return Decision(current, None, Term.KV, 0.0, f"no load data: {silent}; holds at {current}", whole, blind=True)
 
 
-def _kept_by(enough: int | None, policy: ScalePolicy) -> str:
-    return "the first window is not over" if enough is None else f"needed within the last {policy.stabilization:.0f} s"
+def _kept_by(load: PoolLoad, enough: int | None, policy: ScalePolicy) -> str:
+    if enough is None:
+        return "the first window is not over"
+    if _with_room(load, policy) >= enough:
+        return f"fewer only up to {_percent(policy.target * (1 - DOWN_MARGIN))}"
+    return f"needed within the last {policy.stabilization:.0f} s"
 
 
 def _formula(heard: str, policy: ScalePolicy, wanted: int, desired: int, limit: str) -> str:

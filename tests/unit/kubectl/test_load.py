@@ -117,7 +117,7 @@ def test_explain_says_what_wins_and_what_it_would_take_to_change_it() -> None:
             "",
             "120% of a full pod / 75% -> 2, from 2 warm pods",
             "more: above 150% twice in a row, at once; at most doubling in 15 s",
-            "fewer: up to 71% for 300 s on end; then 1 in 100 s at the most",
+            "fewer: up to 50% for 300 s on end; then 1 in 100 s at the most",
             "operator: ScalingOnLoad: holds at 2",
             "6m ago: 1 -> 2 on queue: 90 % of full x 1 pod / 75 % -> 2",
         ],

@@ -73,6 +73,20 @@ def test_down_comes_step_by_step_and_says_so() -> None:
     assert decide(load(0.9), 7, POLICY, memory, 305.0).desired == 7
 
 
+def test_a_pool_that_would_be_near_its_target_on_fewer_pods_keeps_them_and_says_so() -> None:
+    """On fewer pods the same requests are more load than in proportion."""
+    memory = PoolMemory()
+    for now in range(0, 300, 5):
+        decide(load(1.6), 4, POLICY, memory, float(now))
+    decision = decide(load(1.6, fresh=4), 4, POLICY, memory, 300.0)
+    assert decision.desired == 4
+    assert decision.formula == "40 % of full x 4 pods / 75 % -> 3, fewer only up to 50 %: 4"
+    memory = PoolMemory()
+    for now in range(0, 300, 5):
+        decide(load(1.5), 4, POLICY, memory, float(now))
+    assert decide(load(1.5), 4, POLICY, memory, 300.0).desired == 3
+
+
 def test_a_pool_that_is_asked_for_less_than_its_step_goes_to_its_maximum_at_once() -> None:
     """`maxReplicas` is a person's word; steps are for what was only projected."""
     lowered = replace(POLICY, max_replicas=3)
