@@ -1,7 +1,7 @@
 """Compares ways to decide on replicas, on all traces: `make scaling-report`; `--only TRACE ...` prints some.
 
 One JSON line for each trace and policy goes into bench/results/scaling.jsonl, and the page docs/scaling-compared.md and
-its picture are made from them. Seeded, without a clock: the same code gives the same page.
+its picture are made from them. Seeded, without a clock: the same code and calibration give the same page.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from bench.scaling.calibration import read
 from bench.scaling.page import PAGE, PICTURE, RESULTS, page
 from bench.scaling.plot import picture
 from bench.scaling.pod import PodReport
@@ -24,12 +25,10 @@ from bench.scaling.policies import (
     Stabilized,
     Wva,
 )
-from bench.scaling.traces import DEMO_POD, TTFT_OBJECTIVE, scenarios
+from bench.scaling.traces import TARGET, scenarios
 from bench.scaling.world import Bounds, Policy, Scenario, run
+from bench.scaling.yardstick import ROWS, TTFT_OBJECTIVE
 from kvik_operator.autoscale.types import ScalePolicy
-
-TARGET: Final = 0.75
-"""Of full, for ours and for the HPAs; of the class Balanced."""
 
 
 def kvik(bounds: Bounds) -> Kvik:
@@ -44,7 +43,7 @@ POLICIES: Final[Mapping[str, Callable[[Bounds], Policy]]] = {
     "HPA on mean TTFT": lambda _: HpaOnTtft(TTFT_OBJECTIVE / 2),
     "WVA": lambda _: Wva(),
     "production-stack": lambda _: Hpa(_active, 5.0, Stabilized(down_step=1, down_period=60.0)),
-    "KubeAI": lambda _: KubeAi(TARGET * DEMO_POD.max_requests),
+    "KubeAI": lambda _: KubeAi(TARGET * ROWS),
     "Kthena": lambda _: Kthena(((_kv, TARGET * KV_FULL), (_queue, TARGET * QUEUE_FULL))),
     "AIBrix KPA": lambda _: AibrixKpa(_kv, 0.5),
 }
@@ -85,7 +84,8 @@ def compared(scenario: Scenario) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.scaling", description=__doc__)
-    every = {scenario.name: scenario for scenario in scenarios()}
+    measured = read()
+    every = {scenario.name: scenario for scenario in scenarios(measured)}
     parser.add_argument("--only", nargs="+", metavar="TRACE", choices=list(every), help="print these, write nothing")
     only = parser.parse_args().only
     lines = [line for name in only or every for line in compared(every[name])]
@@ -98,7 +98,7 @@ def main() -> None:
     if only is None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        PAGE.write_text(page(lines))
+        PAGE.write_text(page(lines, measured))
         PICTURE.write_text(picture(lines))
 
 

@@ -1,9 +1,10 @@
 """Measures on the real engine what a simulated pod has to know of it: `python -m bench.scaling.calibrate`.
 
-The embedded model in one thread, on the clock of that thread's CPU time. On a machine with nothing else to do, what it
-prints belongs into traces.DEMO_POD.
+The embedded model in one thread, on the clock of that thread's CPU time, so that other work on the machine makes its
+figures little worse. It writes bench/results/pod_calibration.json, which `make scaling-report` takes them from.
 """
 
+import os
 import statistics
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ import torch
 from bench.claims.engine import Arrival, Engine, Served, demo_config, demo_runner
 from bench.claims.workload import prompt
 from bench.report import machine
+from bench.scaling.calibration import FILE, Calibration, write
 
 PROMPT_TOKENS = 1000
 FEW, MANY = 4, 16
@@ -22,15 +24,14 @@ ROUNDS = 3
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"the embedded model on {machine()}, one thread")
+    busy = os.getloadavg()[0]
     rate = statistics.median(prefill_rate(seed) for seed in range(ROUNDS))
     few = statistics.median(step_seconds(FEW, seed) for seed in range(ROUNDS))
     many = statistics.median(step_seconds(MANY, seed) for seed in range(ROUNDS))
     row = (many - few) / (MANY - FEW)
-    print(f"prefill_tokens_per_second={rate:.0f}  (a prompt of {PROMPT_TOKENS} tokens alone)")
-    print(
-        f"step_seconds={few - FEW * row:.4f}  row_seconds={row:.4f}  ({FEW} and {MANY} rows of {CONTEXT_TOKENS} tokens)"
-    )
+    measured = Calibration(machine(), round(busy, 1), round(rate), round(few - FEW * row, 4), round(row, 5))
+    write(measured)
+    print(f"{measured}\nwritten to {FILE}")
 
 
 def prefill_rate(seed: int) -> float:

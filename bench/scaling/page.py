@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.scaling.calibration import Calibration
+from bench.scaling.yardstick import MISSES_OF_A_PODS_WORTH
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/scaling.jsonl"
 PAGE = ROOT / "docs/scaling-compared.md"
@@ -17,12 +20,12 @@ AT_MOST = 1.1
 Line = Mapping[str, Any]
 
 
-def page(lines: Sequence[Line]) -> str:
+def page(lines: Sequence[Line], measured: Calibration) -> str:
     """Two tables (misses, pod hours), then for each trace what our pool did."""
     traces: dict[str, list[Line]] = {}
     for line in lines:
         traces.setdefault(line["trace"], []).append(line)
-    return "\n".join([_HEAD, *_misses(traces), *_pod_hours(traces), *_verdicts(traces)]) + "\n"
+    return "\n".join([_head(measured), *_misses(traces), *_pod_hours(traces), *_verdicts(traces)]) + "\n"
 
 
 def beaten_by(trace: Sequence[Line]) -> list[str]:
@@ -40,13 +43,29 @@ def beaten_by(trace: Sequence[Line]) -> list[str]:
 
 def reaches_aim(trace: Sequence[Line]) -> bool:
     """Best or level on misses, for at most AT_MOST of the pod hours that the best one took."""
-    ours, best = _ours(trace), min(trace, key=lambda line: (line["slo_misses"], line["pod_hours"]))
+    ours, best = _ours(trace), _best(trace)
     level = ours["slo_misses"] - best["slo_misses"] <= LEVEL * ours["requests"]
     return bool(level and ours["pod_hours"] <= AT_MOST * best["pod_hours"])
 
 
+def _best(trace: Sequence[Line]) -> Line:
+    """The fewest misses, of several the one with the fewest pod hours."""
+    return min(trace, key=lambda line: (line["slo_misses"], line["pod_hours"]))
+
+
 def _ours(trace: Sequence[Line]) -> Line:
     return next(line for line in trace if line["policy"] == OURS)
+
+
+def _head(measured: Calibration) -> str:
+    return _HEAD.format(
+        machine=measured.machine,
+        load=measured.load_average,
+        prefill=measured.prefill_tokens_per_second,
+        step=1000 * measured.step_seconds,
+        row=1000 * measured.row_seconds,
+        worth=100 * MISSES_OF_A_PODS_WORTH,
+    )
 
 
 _HEAD = """\
@@ -57,10 +76,14 @@ simulator: at most eight pods behind a Service that picks one at random. `make s
 seeded, so the same code gives the same figures. How each policy was read, and what was assumed, is in
 [decision 91](decisions/0091-how-scaling-is-compared.md). No pod of a real cluster was scaled for it.
 
-A simulated pod takes in 1,400 prompt tokens a second and decodes in steps of 20 ms and 3 ms a row. The real engine with
-the embedded model in one thread (`python -m bench.scaling.calibrate`; 2 x AMD EPYC, busy with other work, four runs)
-took in 450 to 461 a second, and its steps took 15 to 29 ms and 1.7 to 2.7 ms a row: so these pods decode like it, on a
-device that computes prompts three times as fast.
+A simulated pod is as fast as the real engine was with the embedded model in one thread of {machine}, at a load
+average of {load:g}: {prefill:,.0f} prompt tokens a second, and decode steps of {step:.1f} ms and {row:.1f} ms a row.
+`python -m bench.scaling.calibrate` measures that again, into `bench/results/pod_calibration.json`.
+
+Traces are stated by what one such pod can serve, so on another machine they stay what they are. Numbers in their
+descriptions are *pods' worths*: one is the rate at which a pod alone misses {worth:g} % of its requests, which is what
+pools of the class Balanced may. Lengths are parts of what a pod computes or decodes within the objective of two
+seconds. Why so is in [decision 94](decisions/0094-traces-by-what-a-pod-serves.md).
 
 A *miss* is a request whose first token came later than two seconds, or never. *Pod hours* count from a pod's creation
 to its end, start and drain included. Few of one cost many of the other, so both tables belong together.
@@ -103,10 +126,17 @@ def _verdicts(traces: Mapping[str, Sequence[Line]]) -> Iterator[str]:
     yield "times the pod hours of the policy that had them. *Beaten by*: who was better in one and no worse"
     yield "in the other."
     yield ""
-    yield "| Trace | What comes | Replicas (minute: number) | Aim | Beaten by |"
-    yield "|---|---|---|---|---|"
+    yield "| Trace | What comes | Replicas (minute: number) | Changes | Aim | Beaten by |"
+    yield "|---|---|---|---|---|---|"
     for name, trace in traces.items():
         ours = _ours(trace)
         path = ", ".join(f"{at / 60:.0f}: {replicas}" for at, replicas in ours["replicas"])
-        aim = "reached" if reaches_aim(trace) else "**missed**"
-        yield f"| {name} | {ours['what']} | {path} | {aim} | {', '.join(beaten_by(trace)) or 'nobody'} |"
+        beaten = ", ".join(beaten_by(trace)) or "nobody"
+        yield f"| {name} | {ours['what']} | {path} | {ours['changes']} | {_aim(trace)} | {beaten} |"
+
+
+def _aim(trace: Sequence[Line]) -> str:
+    if reaches_aim(trace):
+        return "reached"
+    best = _best(trace)
+    return f"**missed**: {best['policy']} had {_figure(best, 'slo_misses')} for {_figure(best, 'pod_hours')}"

@@ -17,7 +17,7 @@ WATERMARK = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PodModel:
-    """What one pod can do. The rates are those of a real engine: `python -m bench.scaling.calibrate`."""
+    """What one pod can do: `yardstick.demo_pod` makes one of what was measured."""
 
     prefill_tokens_per_second: float
     step_seconds: float

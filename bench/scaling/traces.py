@@ -1,173 +1,188 @@
-"""The traces on which policies are compared: what clients ask for, and what else happens meanwhile. Pure, seeded."""
+"""The traces on which policies are compared: what clients ask for, and what else happens meanwhile. Pure, seeded.
+
+Rates are in pods' worths, lengths in what a pod does within the objective (`yardstick`).
+"""
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from bench.scaling.calibration import Calibration
 from bench.scaling.pod import PodModel, Request
 from bench.scaling.world import Scenario, Span
+from bench.scaling.yardstick import TTFT_OBJECTIVE, Lengths, Rate, Yardstick, arrivals, demo_pod, pods_worth
 
-DEMO_POD = PodModel(
-    prefill_tokens_per_second=1400.0,
-    step_seconds=0.020,
-    row_seconds=0.003,
-    chunk_tokens=128,
-    kv_tokens=11_000,
-    max_requests=32,
-    max_queued=256,
-    startup_seconds=30.0,
-)
-"""Decodes like the embedded model in one thread, by `bench.scaling.calibrate`, and computes prompts three times as
-fast: at 450 tokens a second, one of 900 would miss the objective whoever scales. A start with its node's part.
-"""
-TTFT_OBJECTIVE = 2.0
-"""Seconds: that of the class Balanced."""
-LONGEST_PROMPT = 4000
-
-Rate = Callable[[float], float]
-"""Requests a second, at a time in seconds."""
-Lengths = Callable[[random.Random], tuple[int, int]]
-"""(prompt tokens, output tokens) of the next request."""
+TARGET: Final = 0.75
+"""Of full, for ours and for the HPAs; of the class Balanced."""
+STEADY: Final = 3.2
+"""Pods' worths: more than three pods carry, and less than four."""
 
 
-def chat(chance: random.Random) -> tuple[int, int]:
-    """Median 150 prompt tokens, mean 60 output tokens, both with a long tail."""
-    prompt = min(LONGEST_PROMPT, max(8, round(chance.lognormvariate(math.log(150), 0.8))))
-    return prompt, min(400, max(2, round(chance.expovariate(1 / 60))))
-
-
-def long_prompts(chance: random.Random) -> tuple[int, int]:
-    """Documents of 600 to 1,600 tokens with short answers: the queue grows while the cache is a third full."""
-    return chance.randint(600, 1600), chance.randint(4, 16)
-
-
-def arrivals(rate: Rate, most: float, seconds: float, lengths: Lengths = chat, seed: int = 7) -> Iterator[Request]:
-    """A Poisson process with a rate that changes, never above `most` (thinning; Lewis and Shedler, 1979)."""
-    chance, now = random.Random(seed), 0.0
-    while (now := now + chance.expovariate(most)) < seconds:
-        if chance.random() * most <= rate(now):
-            prompt, output = lengths(chance)
-            yield Request(now, prompt, output)
-
-
-def scenario(name: str, what: str, requests: Iterator[Request], seconds: float, **more: object) -> Scenario:
-    fixed = {"pod": DEMO_POD, "ttft_objective": TTFT_OBJECTIVE, **more}
-    return Scenario(name, what, tuple(requests), seconds, **fixed)  # type: ignore[arg-type]
-
-
-def steady(rate: float, minutes: float = 40) -> Iterator[Request]:
-    return arrivals(lambda _: rate, rate, 60 * minutes)
-
-
-def scenarios() -> list[Scenario]:
+def scenarios(measured: Calibration) -> list[Scenario]:
     """All of them, each with its own reason to be here."""
-    return [*_loads(), *_faults()]
+    make = _Maker(demo_pod(measured), Yardstick.of(measured))
+    return [*_loads(make), *_bursts(make), *_faults(make), *_pods(make)]
 
 
-def _loads() -> list[Scenario]:
+def constant(measured: Calibration, worths: float, replicas: int) -> Scenario:
+    """A load that nothing changes, for forty minutes."""
+    make = _Maker(demo_pod(measured), Yardstick.of(measured))
+    return make.scenario("constant", f"{worths} from the start", make.steady(worths), 2400, replicas=replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    pod: PodModel
+    yardstick: Yardstick
+
+    def chats(self, worths: Rate, most: float, seconds: float) -> Iterator[Request]:
+        """`worths`: pods' worths at a time, never above `most`."""
+        return self._requests(worths, most, seconds, self.yardstick.chat)
+
+    def documents(self, worths: Rate, most: float, seconds: float) -> Iterator[Request]:
+        return self._requests(worths, most, seconds, self.yardstick.document)
+
+    def steady(self, worths: float = STEADY, seconds: float = 2400.0) -> Iterator[Request]:
+        return self.chats(lambda _: worths, worths, seconds)
+
+    def scenario(self, name: str, what: str, requests: Iterator[Request], seconds: float, **more: Any) -> Scenario:
+        fixed = {"pod": self.pod, "ttft_objective": TTFT_OBJECTIVE, **more}
+        return Scenario(name, what, tuple(requests), seconds, **fixed)
+
+    def _requests(self, worths: Rate, most: float, seconds: float, lengths: Lengths) -> Iterator[Request]:
+        unit = pods_worth(self.pod, lengths)
+        return arrivals(lambda now: unit * worths(now), unit * most, seconds, lengths)
+
+
+def _loads(make: _Maker) -> list[Scenario]:
+    def step(now: float) -> float:
+        return 3.5 if 600 <= now < 1500 else 0.4
+
     def ramp(now: float) -> float:
-        return 0.5 + 9.5 * min(1.0, now / 1200)
-
-    def burst(now: float) -> float:
-        return 12.0 if 600 <= now < 720 or 1500 <= now < 1560 else 2.0
-
-    def day(now: float) -> float:
-        return 5.0 - 4.5 * math.cos(2 * math.pi * now / 7200)
+        return 0.2 + 3.8 * min(1.0, now / 1200)
 
     def documents(now: float) -> float:
-        return 0.3 if now < 600 else 3.0
+        return 3.0 if now >= 600 else 0.3
+
+    def day(now: float) -> float:
+        return 2.0 - 1.8 * math.cos(2 * math.pi * now / 7200)
 
     return [
-        scenario("steady", "8 requests a second, from the start", steady(8.0), 2400, replicas=3),
-        scenario(
-            "step",
-            "1 request a second, 9 from minute 10 to 25, then 1",
-            arrivals(lambda now: 9.0 if 600 <= now < 1500 else 1.0, 9.0, 2700),
-            2700,
-        ),
-        scenario("ramp", "from 0.5 to 10 requests a second in 20 minutes", arrivals(ramp, 10.0, 2400), 2400),
-        scenario("burst", "2 requests a second, 12 for two minutes, then for one", arrivals(burst, 12.0, 2400), 2400),
-        scenario(
+        make.scenario("steady", f"{STEADY} pods' worth from the start", make.steady(), 2400, replicas=4),
+        make.scenario("step", "0.4, from minute 10 to 25 3.5, then 0.4", make.chats(step, 3.5, 2700), 2700),
+        make.scenario("ramp", "from 0.2 to 4 in 20 minutes", make.chats(ramp, 4.0, 2400), 2400),
+        make.scenario(
             "long prompts",
-            "prompts of 600 to 1,600 tokens, 0.3 a second, 3 from minute 10 on",
-            arrivals(documents, 3.0, 2100, long_prompts),
+            "documents that a pod takes a fifth to half of the objective for: 0.3, from minute 10 on 3",
+            make.documents(documents, 3.0, 2100),
             2100,
-            replicas=1,
         ),
-        scenario(
-            "day curve", "0.5 to 9.5 requests a second and back, a day in two hours", arrivals(day, 9.5, 7200), 7200
-        ),
-        scenario(
+        make.scenario("day curve", "0.2 to 3.8 and back, a day in two hours", make.chats(day, 3.8, 7200), 7200),
+        make.scenario(
             "zero",
-            "6 requests a second for ten minutes, then nothing: means and rates have no value any more",
-            arrivals(lambda now: 6.0 if now < 600 else 0.0, 6.0, 600),
+            "2.4 for ten minutes, then nothing: means and rates have no value any more",
+            make.steady(2.4, 600),
             2400,
             replicas=3,
         ),
-        scenario(
-            "noisy queue", "every 20 s, 40 requests within a second; few in between", _noisy(2400), 2400, replicas=2
+    ]
+
+
+def _bursts(make: _Maker) -> list[Scenario]:
+    def burst(now: float) -> float:
+        return 4.8 if 600 <= now < 720 or 1500 <= now < 1560 else 0.8
+
+    def crowd(now: float) -> float:
+        return 5.5 if 600 <= now < 1200 else 0.8
+
+    leaving = make.chats(crowd, 5.5, 2100)
+    return [
+        make.scenario("burst", "0.8, for two minutes 4.8, later for one", make.chats(burst, 4.8, 2400), 2400),
+        make.scenario(
+            "noisy queue",
+            "every 20 s, what a pod serves in 16 comes within one; a fifth of a pod's worth in between",
+            _noisy(make, 2400),
+            2400,
+            replicas=2,
         ),
-        scenario(
+        make.scenario(
             "disconnecting clients",
-            "a step from 2 to 14 requests a second whose clients leave after 4 s without a token",
-            _impatient(2100),
+            "0.8, for ten minutes 5.5, and clients that leave after twice the objective without a token",
+            (_impatient(request) for request in leaving),
             2100,
         ),
     ]
 
 
-def _faults() -> list[Scenario]:
+def _faults(make: _Maker) -> list[Scenario]:
     def rising(now: float) -> float:
-        return 3.0 if now < 900 else 8.0
+        return 1.2 if now < 900 else 3.2
 
     def falling(now: float) -> float:
-        return 8.0 if now < 900 else 2.0
+        return 3.2 if now < 900 else 0.8
 
     return [
-        scenario(
+        make.scenario(
             "metrics outage",
-            "8 requests a second; no pod can be read from minute 10 to 20",
-            steady(8.0),
+            f"{STEADY}; no pod can be read from minute 10 to 20",
+            make.steady(),
             2400,
             replicas=4,
             no_metrics=Span(600, 1200),
         ),
-        scenario(
+        make.scenario(
             "a silent pod on the way up",
-            "one of two pods cannot be read; from 3 to 8 requests a second",
-            arrivals(rising, 8.0, 2400),
+            "one of two pods refuses to be read; from 1.2 to 3.2",
+            make.chats(rising, 3.2, 2400),
             2400,
             replicas=2,
             silent_pod=Span(300, 2400),
         ),
-        scenario(
+        make.scenario(
             "a silent pod on the way down",
-            "one of four pods cannot be read; from 8 to 2 requests a second",
-            arrivals(falling, 8.0, 2700),
+            "one of four pods refuses to be read; from 3.2 to 0.8",
+            make.chats(falling, 3.2, 2700),
             2700,
             replicas=4,
             silent_pod=Span(300, 2700),
         ),
-        scenario(
-            "slow pod start",
-            "a step from 2 to 8 requests a second, and pods that take five minutes to start",
-            arrivals(lambda now: 2.0 if now < 600 else 8.0, 8.0, 2700),
-            2700,
-            pod=replace(DEMO_POD, startup_seconds=300.0),
+        make.scenario(
+            "no rates",
+            "from 1.2 to 3.2, and no pod has rates or means to tell, as where they are NaN",
+            make.chats(rising, 3.2, 2400),
+            2400,
+            replicas=2,
+            no_rates=Span(0, 2400),
         ),
-        scenario(
+    ]
+
+
+def _pods(make: _Maker) -> list[Scenario]:
+    def late(now: float) -> float:
+        return 0.8 if now < 600 else 3.2
+
+    return [
+        make.scenario(
+            "slow pod start",
+            "from 0.8 to 3.2 in minute 10, and pods that take five minutes to start",
+            make.chats(late, 3.2, 2700),
+            2700,
+            pod=replace(make.pod, startup_seconds=300.0),
+        ),
+        make.scenario(
             "roll under load",
-            "6 requests a second; from minute 10 on all pods are replaced, one by one",
-            steady(6.0),
+            "2.4; from minute 10 on all pods are replaced, one by one",
+            make.steady(2.4),
             2400,
             replicas=3,
             roll=Span(600, 2400),
         ),
-        scenario(
+        make.scenario(
             "mixed pod speeds",
-            "6 requests a second on pods of which every second is half as fast",
-            steady(6.0),
+            "2.4 on pods of which every second is half as fast",
+            make.steady(2.4),
             2400,
             replicas=4,
             slow_pods=2.0,
@@ -175,16 +190,15 @@ def _faults() -> list[Scenario]:
     ]
 
 
-def _noisy(seconds: float) -> Iterator[Request]:
-    chance = random.Random(11)
+def _noisy(make: _Maker, seconds: float) -> Iterator[Request]:
+    chance, unit = random.Random(11), pods_worth(make.pod, make.yardstick.chat)
     for start in range(0, int(seconds), 20):
-        times = sorted([start + chance.random() for _ in range(40)] + [start + 20 * chance.random() for _ in range(10)])
-        for at in times:
-            prompt, output = chat(chance)
+        together = [start + chance.random() for _ in range(round(16 * unit))]
+        for at in sorted(together + [start + 20 * chance.random() for _ in range(round(4 * unit))]):
+            prompt, output = make.yardstick.chat(chance)
             yield Request(at, prompt, output)
 
 
-def _impatient(seconds: float) -> Iterator[Request]:
-    for request in arrivals(lambda now: 14.0 if 600 <= now < 1200 else 2.0, 14.0, seconds):
-        request.patience = 4.0
-        yield request
+def _impatient(request: Request) -> Request:
+    request.patience = 2 * TTFT_OBJECTIVE
+    return request

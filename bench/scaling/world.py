@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from bench.scaling.pod import PodModel, PodReport, Request, SimulatedPod
+from bench.scaling.yardstick import missed
 
 PERIOD_SECONDS = 5.0
 
@@ -55,6 +56,8 @@ class Scenario:
     """The oldest pod serves, but cannot be read."""
     slow_pods: float = 1.0
     """Every second pod is slower by this factor."""
+    no_rates: Span | None = None
+    """Every pod can be read, but has no prefill rate and no mean to tell."""
     roll: Span | None = None
     """From its start all pods are replaced, one after the other, each after a new one is ready."""
 
@@ -202,10 +205,6 @@ def run(scenario: Scenario, policy: Policy, seed: int = 1) -> Outcome:
     )
 
 
-def missed(request: Request, objective: float) -> bool:
-    return request.ttft is None or request.ttft > objective
-
-
 def _views(fleet: _Fleet, scenario: Scenario, now: float) -> list[PodView]:
     unreadable = scenario.no_metrics is not None and scenario.no_metrics.holds(now)
     views = []
@@ -213,5 +212,11 @@ def _views(fleet: _Fleet, scenario: Scenario, now: float) -> list[PodView]:
         silent = place == 0 and scenario.silent_pod is not None and scenario.silent_pod.holds(now)
         warm = member.warm_at <= now
         readable = warm and not silent and not unreadable
-        views.append(PodView(member.pod.uid, warm, member.pod.report() if readable else None))
+        views.append(PodView(member.pod.uid, warm, _report(member.pod, scenario, now) if readable else None))
     return views
+
+
+def _report(pod: SimulatedPod, scenario: Scenario, now: float) -> PodReport:
+    if scenario.no_rates is not None and scenario.no_rates.holds(now):
+        return replace(pod.report(), prefill_tokens_per_second=None, mean_ttft=None)
+    return pod.report()
