@@ -19,12 +19,14 @@ MAX_MESSAGE_BYTES: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection. Times are seconds.
+    """How many connections there may be, handshakes among them, and the bounds of each. Times are seconds.
 
+    Unlike the HTTP ports', one too many is cut off, since gRPC ends no other for it. KEDA has one to each replica.
     `handshake_seconds` runs from connecting to the end of TLS's and HTTP/2's beginnings. After `age_seconds` a client
     has to connect anew, by the certificates of that time, and calls that go on end `grace_seconds` later.
     """
 
+    connections: int = 100
     handshake_seconds: float = 10.0
     age_seconds: float = 600.0
     grace_seconds: float = 10.0
@@ -32,6 +34,7 @@ class Bounds:
 
     def options(self) -> list[tuple[str, int]]:
         return [
+            ("grpc.max_allowed_incoming_connections", self.connections),
             ("grpc.server_handshake_timeout_ms", _milliseconds(self.handshake_seconds)),
             ("grpc.max_connection_age_ms", _milliseconds(self.age_seconds)),
             ("grpc.max_connection_age_grace_ms", _milliseconds(self.grace_seconds)),

@@ -209,6 +209,21 @@ async def test_half_a_handshake_is_cut_off(world: World) -> None:
         await writer.wait_closed()
 
 
+async def test_one_connection_too_many_is_cut_off_and_there_is_room_again_when_another_ends() -> None:
+    world = World(Bounds(connections=1))
+    async with world.listener:
+        await world.present()
+        async with world.stub(world.keda, world.authority) as first:
+            assert (await first.IsActive(scaled_object(), timeout=PATIENCE)).result
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.listener.port)
+            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+            writer.close()
+            await writer.wait_closed()
+            assert (await first.IsActive(scaled_object(), timeout=PATIENCE)).result
+        async with world.stub(world.keda, world.authority) as second:
+            assert (await second.IsActive(scaled_object(), timeout=PATIENCE, wait_for_ready=True)).result
+
+
 async def test_a_connection_that_was_let_in_long_ago_ends_with_its_calls() -> None:
     """Else one whose authority was withdrawn could go on for ever."""
     world = World(Bounds(age_seconds=SHORT, grace_seconds=SHORT))
