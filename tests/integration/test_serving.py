@@ -183,7 +183,10 @@ def test_load_info_and_metrics_show_what_happened(engine: LiveEngine) -> None:
 
 
 def test_probes_answer_quickly_under_load(engine: LiveEngine) -> None:
-    """A tenth of E4: long prompts are parsed, rendered and tokenized while the probe is asked."""
+    """A tenth of E4: long prompts are parsed, rendered and tokenized while the probe is asked.
+
+    llm-d-benchmark #1734: probes that were late under load took all pods of a pool out at once.
+    """
     context = json.loads(engine.get("/info")[1])["model"]["context"]
     long = "word " * (context + 1000)
     slowest = 0.0

@@ -157,6 +157,24 @@ def test_long_prompts_scale_up_within_a_minute_of_their_begin() -> None:
     assert 600 <= first <= 660
 
 
+def test_a_noisy_queue_moves_nothing() -> None:
+    """llm-d-autoscaling #1427, #1044: a queue that comes and goes drove a pool to its maximum, and its pods away."""
+    assert ours("noisy queue").changes == 0
+
+
+def test_clients_that_left_keep_no_pool_up() -> None:
+    """llm-d-autoscaling #769: with entries of clients that had left, a pool stayed saturated."""
+    grown, last = max(n for _, n in ours("disconnecting clients").replicas), ours("disconnecting clients").replicas[-1]
+    assert grown == 8
+    assert last[1] <= 2
+
+
+def test_a_pool_reaches_what_a_step_needs_within_a_minute() -> None:
+    """KubeAI #229: from none to eight took two hours, one by one."""
+    reached = next(at for at, replicas in ours("step").replicas if replicas >= 4)
+    assert 600 <= reached <= 660
+
+
 def ours(name: str) -> Outcome:
     scenario = TRACES[name]
     return run(scenario, kvik(scenario.bounds))

@@ -50,7 +50,10 @@ async def test_a_client_gone_while_its_body_is_read_leaves_nothing(api: LiveApi,
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_gone_while_its_request_waits_frees_it(api: LiveApi, connect: Connect, stream: bool) -> None:
-    """ATOM PR #1562: requests without streaming were never cancelled."""
+    """ATOM PR #1562: requests without streaming were never cancelled.
+
+    llm-d-autoscaling #769: entries of clients that had left kept a pool saturated for ever.
+    """
     api.core.queue = True
     api.core.gate.clear()
     data = json.dumps(CHAT | {"stream": stream}).encode()

@@ -34,6 +34,7 @@ def changes(moments: Sequence[Moment]) -> list[int]:
 
 
 def test_the_formula_is_said_in_words() -> None:
+    """llm-d-autoscaling #918, #1494: nobody could say why a pool had scaled."""
     decision = decide(load(1.8), 3, POLICY, PoolMemory(), 0.0)
     assert decision.desired == 3
     assert decision.formula == "60 % of full x 3 pods / 75 % -> 3"
@@ -94,7 +95,7 @@ def test_a_pool_that_is_asked_for_less_than_its_step_goes_to_its_maximum_at_once
 
 
 def test_without_any_data_the_pool_holds() -> None:
-    """keda #3065, KubeAI #383: missing is not zero."""
+    """keda #3065, #4249, KubeAI #383: missing is not zero."""
     decision = decide(load(0.0, 2.25, fresh=0, silent=3), 3, POLICY, PoolMemory(), 0.0)
     assert decision.desired is None
     assert decision.formula == "no load data: 3 of its pods say nothing; holds at 3"

@@ -54,6 +54,7 @@ def test_only_native_writes_and_each_driver_works_with_exactly_its_own_objects(
 def test_what_is_in_the_way_is_said_and_nothing_is_written(
     driver: ScalingDriver, own: dict[ChildKind, Any], reason: Reason
 ) -> None:
+    """kserve #5530: what had kept a scaler from scaling did not show on the object that it scaled."""
     found = standing(driver, Scalers(own), EVERYTHING, 60.0)
     assert not found.writes
     assert found.trouble is not None

@@ -104,7 +104,7 @@ def test_one_pod_that_refuses_connections_does_not_stop_the_others_counting() ->
 
 
 def test_a_pod_that_never_was_warm_does_not_block_scaling_down() -> None:
-    """dynamo #14251: a Pending pod kept the pool at its size."""
+    """dynamo #14251, #14671: a Pending pod kept the pool at its size."""
     load = pool_load([steady(IDLE), pod(expected=False, uid="pending")], POLICY, now=100.0)
     assert (load.down, load.silent) == (0.0, 0)
 
