@@ -14,7 +14,7 @@ from scripts import demo
 from scripts.demo_ownership import ensure_namespace, remove_namespace
 from tests.support.in_cluster_traffic import Running, traffic
 from tests.support.kubectl import Kubectl, Object, condition, wait_for
-from tests.support.upgrades import write_next_charts
+from tests.support.upgrades import leader, write_next_charts
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE, OTHER_NAMESPACE = "kvik-scoreboard", "kvik-scoreboard-other"
@@ -85,9 +85,7 @@ class Installation:
         return self.cluster.in_namespace(demo.SYSTEM)
 
     def leader(self) -> str | None:
-        """The pod that holds the Lease."""
-        (lease,) = self.system.list("leases", "app.kubernetes.io/instance=kvik")
-        return (lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0] or None
+        return leader(self.system)
 
     # --- pools ---
 

@@ -17,7 +17,7 @@ from scripts import demo
 from tests.e2e.conftest import Images, Release
 from tests.support.in_cluster_traffic import run_python, traffic
 from tests.support.kubectl import Kubectl, KubectlError, condition, wait_for
-from tests.support.upgrades import identity, write_next_charts
+from tests.support.upgrades import identity, leader, write_next_charts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -182,7 +182,7 @@ def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
             values = ("--reset-then-reuse-values", "--set=image.engine.cpu.tag=0.9.0-demo")
             helm("upgrade", "kvik", str(charts / "kvik"), *values, "--wait", "--timeout=100s")
             wait_for("the new operator to look", lambda: newer_engine(pools) == "0.9.0", 60, lambda: describe(pools))
-            time.sleep(5)
+            wait_for_a_look(pools)
             after = identity(pools, NAME)
     finally:
         demo.install(release.cluster, catalog.product(release.cluster.image_prefix))
@@ -199,12 +199,41 @@ def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images:
         # One of them may be of the version before, and gone by now.
         release.system.run("delete", "pod", *killed, "--grace-period=0", "--force", "--ignore-not-found")
         wait_for("an operator that is ready", lambda: set(operators(release, ready=True)) - set(killed), 60)
-        pools.run("annotate", POOL, NAME, "kvik.test/look=again")
-        time.sleep(5)
+        wait_for_a_look(pools)
 
     assert identity(pools, NAME) == before
     assert running.result.failures == []
     assert running.result.succeeded >= 10
+
+
+def test_a_change_of_leader_touches_no_pod_and_no_request(pools: Kubectl, images: Images, release: Release) -> None:
+    scale = ("scale", "deployment", "--selector=app.kubernetes.io/instance=kvik")
+    before = identity(pools, NAME)
+    try:
+        with light_traffic(pools, images, "leader") as running:
+            release.system.run(*scale, "--replicas=2")
+            wait_for("two operators that are ready", lambda: len(operators(release, ready=True)) == 2, 60)
+            first = wait_for("a leader", lambda: leader(release.system), 60)
+            release.system.run("delete", "pod", first, "--wait=false")
+            wait_for("another leader", lambda: leader(release.system) not in (None, first), 60)
+            wait_for_a_look(pools)
+    finally:
+        release.system.run(*scale, "--replicas=1")
+
+    assert identity(pools, NAME) == before
+    assert running.result.failures == []
+    assert running.result.succeeded >= 5
+
+
+def wait_for_a_look(kubectl: Kubectl) -> None:
+    """Until the operator has gone through the whole pool: the last thing it does is to put its status right."""
+    kubectl.run("patch", POOL, NAME, "--subresource=status", "--type=merge", '--patch={"status":{"endpoint":null}}')
+    wait_for(
+        "the operator to look at the pool",
+        lambda: (kubectl.get(POOL, NAME) or {})["status"].get("endpoint"),
+        60,
+        lambda: describe(kubectl),
+    )
 
 
 def operators(release: Release, *, ready: bool = False) -> list[str]:
