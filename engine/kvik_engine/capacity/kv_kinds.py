@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvik_engine.attention.kv_layout import QUANTISED
 from kvik_engine.models.config import ModelConfig
 
 ELEMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 """By KV dtype; scales of quantised caches are not counted."""
-ALLOCATED = ("fp32", "bf16", "fp16", *QUANTISED)
-"""KV dtypes that the engine can allocate: those that it can compute in, and those that it quantises to."""
 
 
 @dataclass(frozen=True, slots=True)

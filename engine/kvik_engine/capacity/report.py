@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvik_engine.capacity.activations import RUNTIME_BYTES
-from kvik_engine.capacity.kv_kinds import ALLOCATED, ELEMENT_BYTES, kv_kinds, own_kind
+from kvik_engine.capacity.kv_kinds import ELEMENT_BYTES, kv_kinds, own_kind
 from kvik_engine.capacity.model_on_disk import ModelOnDisk
 from kvik_engine.capacity.plan import Plan, Wanted
 
@@ -199,8 +199,7 @@ def _kind_lines(model: ModelOnDisk) -> Iterator[str]:
         label = f"{kind.name}{'*' if kind.own else ' '} {kind.note}"
         sizes = "".join(f"{_kib(kind.bytes_per_token(config.layers, dtype)):>10}" for dtype in ELEMENT_BYTES)
         yield f"  {label:<24}{sizes}"
-    missing = ", ".join(dtype for dtype in ELEMENT_BYTES if dtype not in ALLOCATED)
-    yield f"  KiB, without scales; {missing} is arithmetic alone: this engine has no KV cache of it"
+    yield "  KiB, without the scales of quantised caches"
 
 
 def _speed_lines(wanted: Wanted, plan: Plan) -> Iterator[str]:
