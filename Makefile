@@ -15,7 +15,7 @@ help: ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
 	  /^[a-z0-9-]+:.*## / {printf "  \033[36m%-18s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## A local cluster, the operator, the smallest pool, and an answer from it
+demo: setup ## A local cluster, the operator, a small pool, and an answer from it
 	@$(PYTHON) -m scripts.demo
 
 demo-down: setup ## Remove the demo: pool, releases and namespaces (cluster-down removes the cluster)

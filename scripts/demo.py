@@ -1,4 +1,4 @@
-"""The demo: a cluster, the images, both charts, the smallest pool, and an answer from it. It may be repeated.
+"""The demo: a cluster, the images, both charts, a small pool, and an answer from it. It may be repeated.
 
 python3 -m scripts.demo [up | prepare | down]
 """

@@ -23,8 +23,8 @@ Written by `make kernels-report`, which compiles every kernel with triton {trito
 bf16, for the embedded model's shape (heads of 64, three query heads for each of three key-value heads). Each cell:
 registers a thread / bytes of stack and local memory a thread / bytes of shared memory a program. The tests in
 `tests/kernels/compile` assert bounds of all three, for more shapes and two versions of triton. gfx942 counts the
-registers of its matrix units, too: 512 in all. None of this was run: what was measured on a GPU is in
-[performance.md](performance.md).
+registers of its matrix units, too: 512 in all. None of this was run: nothing
+of Kvik has been measured on a GPU yet.
 """
 
 

@@ -176,7 +176,7 @@ ROWS: tuple[Row, ...] = (
         what="A deleted pool goes with all it owns, and its open streams end first",
         unit=_UNIT,
         wanted=_WANTED,
-        how="`kubectl delete inferencepool`",
+        how="`kubectl delete inferencepools.kvik.dev`",
         measure=_deleted(_delete_pool()),
     ),
     Row(
@@ -184,7 +184,7 @@ ROWS: tuple[Row, ...] = (
         what="So does one that is deleted in the foreground",
         unit=_UNIT,
         wanted=_WANTED,
-        how="`kubectl delete inferencepool --cascade=foreground`",
+        how="`kubectl delete inferencepools.kvik.dev --cascade=foreground`",
         measure=_deleted(_delete_pool("--cascade=foreground")),
     ),
     Row(
@@ -192,7 +192,7 @@ ROWS: tuple[Row, ...] = (
         what="The pods of an orphaned pool serve on, and the next pool of the name takes them over",
         unit="pods or Deployments that were replaced",
         wanted="0; all streams end with [DONE]",
-        how="`kubectl delete inferencepool --cascade=orphan`, then the same pool applied again",
+        how="`kubectl delete inferencepools.kvik.dev --cascade=orphan`, then the same pool applied again",
         measure=_orphaned_and_adopted,
     ),
     Row(
@@ -208,7 +208,7 @@ ROWS: tuple[Row, ...] = (
         what="A pool goes as well when its operator was uninstalled before",
         unit=_UNIT,
         wanted=_WANTED,
-        how="`helm uninstall kvik`, then `kubectl delete inferencepool`",
+        how="`helm uninstall kvik`, then `kubectl delete inferencepools.kvik.dev`",
         measure=_deleted(_uninstall_then_delete, after=_install),
     ),
     Row(
@@ -216,7 +216,7 @@ ROWS: tuple[Row, ...] = (
         what="So it does when the operator is uninstalled right after",
         unit=_UNIT,
         wanted=_WANTED,
-        how="`kubectl delete inferencepool`, at once `helm uninstall kvik`",
+        how="`kubectl delete inferencepools.kvik.dev`, at once `helm uninstall kvik`",
         measure=_deleted(_delete_then_uninstall, after=_install),
     ),
     Row(
