@@ -9,7 +9,7 @@ step_rules() { ruff check --quiet .; }
 step_types() { mypy --no-error-summary engine/kvik_engine operator/kvik_operator kernels/kvik_kernels kubectl/kvik_kubectl images scripts bench tests/cluster; }
 step_imports() { lint-imports --no-cache --no-logo; }
 step_locks() { python scripts/check_locks.py; }
-step_pages() { python scripts/architecture.py --check; }
+step_pages() { python scripts/architecture.py --check && python scripts/check_links.py; }
 step_yaml() { git ls-files -z '*.yaml' '*.yml' ':!charts/*/templates/*' | xargs -0 -r yamllint --strict; }
 step_shell() { git grep -lIzE '^#!.*\b(ba)?sh\b' | xargs -0 -r shellcheck --external-sources; }
 step_charts() { scripts/lint_charts.sh; }
