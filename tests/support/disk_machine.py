@@ -123,12 +123,17 @@ class DiskEngineMachine(EngineMachine):
         jobs=st.sampled_from([0, 1, 10]),
         damage=st.none() | st.sampled_from(Damage),
         every=st.integers(1, 3),
+        n=st.integers(1, 2),
+        slo_class=st.integers(0, 2),
     )
-    def known_prompts_come(self, first: int, count: int, jobs: int, damage: Damage | None, every: int) -> None:
+    def known_prompts_come(
+        self, first: int, count: int, jobs: int, damage: Damage | None, every: int, n: int, slo_class: int
+    ) -> None:
+        n = min(n, self.harness.max_requests)
         if damage is not None:
             self.disk.damage(damage, every)
         for prompt in (_PROMPTS * 2)[first : first + count]:
-            self.harness.submit(self.next_id, prompt, max_tokens=2)
+            self.harness.submit(self.next_id, prompt, n=n, slo_class=slo_class, max_tokens=2)
             self.submitted.add(self.next_id)
             self.undisturbed.add(self.next_id)
             self.next_id += 1

@@ -20,6 +20,7 @@ from typing import Protocol
 from kvik_engine.kv.block import SCRATCH, Block
 from kvik_engine.kv.check import BooksDoNotBalance
 from kvik_engine.kv.content_names import ContentNames
+from kvik_engine.kv.disk_jobs import DiskJobs
 from kvik_engine.kv.disk_tier import LowerTier, NoLowerTier
 from kvik_engine.kv.host_load import BranchLoad, Fill, HostHolding, HostLoad
 from kvik_engine.kv.host_pool import ContentKey, HostPool, Slot
@@ -56,11 +57,7 @@ class HostTier:
         self._kv = kv
         self._names = names
         self.choice = choice
-        self._below = below or NoLowerTier()
-        self._jobs: set[Slot] = set()
-        """Slots that the tier below reads or writes."""
-        self._reading: set[Slot] = set()
-        """Those of them whose content is not there yet."""
+        self._disk = DiskJobs(pool, below or NoLowerTier())
         self._unfilled: dict[Branch, Fill] = {}
         """Loading branches that wait for the tier below, or for the next step."""
         self._spilled: dict[int, list[Slot]] = {}
@@ -79,7 +76,7 @@ class HostTier:
     @property
     def use(self) -> OffloadUse:
         pool = self.pool
-        return OffloadUse(pool.total, pool.owned, pool.cached, self._swapped_out, self._swapped_in, self._below.use)
+        return OffloadUse(pool.total, pool.owned, pool.cached, self._swapped_out, self._swapped_in, self._disk.use)
 
     @property
     def holdings(self) -> Mapping[Branch, HostHolding]:
@@ -91,20 +88,15 @@ class HostTier:
         return self._begun or bool(self._outs or self._evicted) or any(not f.unread for f in self._unfilled.values())
 
     def advance(self) -> None:
-        for done in self._below.done():
-            self._jobs.remove(done.slot)
-            self._reading.discard(done.slot)
-            if done.error is not None and not done.wrote:
-                self.pool.forget(done.key)
+        for slot, there in self._disk.advance():
             for branch, fill in list(self._unfilled.items()):
-                if done.slot not in fill.unread:
+                if slot not in fill.unread:
                     continue
-                fill.unread.remove(done.slot)
-                if done.error is not None:
+                fill.unread.remove(slot)
+                if not there:
                     self._cancel(branch)
                     self._kv.release(branch)
                     branch.unload()
-            self.pool.unpin(done.slot)
 
     def give_way(self, request: Request, step: int) -> bool:
         filled = [branch for branch in request.live if branch.life is Life.RUNNING or branch in self._ready]
@@ -146,7 +138,7 @@ class HostTier:
             for slot in slots:
                 self.pool.unpin(slot)
             return False
-        filled = {place: place if isinstance(place, Slot) else self._read(place) for place in places}
+        filled = {place: place if isinstance(place, Slot) else self._disk.read(place) for place in places}
         hits = [block for one in load.branches for block in one.hit.shared]
         for block in hits:
             self._kv.pool.hold(block)
@@ -156,8 +148,9 @@ class HostTier:
         for block in (*hits, *blocks.values()):
             self._kv.pool.drop(block)
         copies = [(filled[place], block) for place, block in blocks.items()]
-        unread = {slot for slot in filled.values() if slot in self._reading}
+        unread = {slot for slot in filled.values() if not self._disk.filled(slot)}
         if unread:
+            assert not load.swapped, "a preempted request owns what nobody has filled"
             (one,) = load.branches
             self._unfilled[one.branch] = Fill(copies, unread)
             return True
@@ -183,7 +176,7 @@ class HostTier:
             for digest in digests[accepted // self._kv.block_tokens :]:
                 for group in range(len(self._kv.groups)):
                     self.pool.forget((group, digest))
-                    self._below.forget((group, digest))
+                    self._disk.forget((group, digest))
 
     def take(self, step: int) -> tuple[tuple[SwapOut, ...], tuple[SwapIn, ...]]:
         for block, slot in self._evicted:
@@ -207,9 +200,7 @@ class HostTier:
     def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
         self.choice.observe(seconds, prefill_tokens)
         for slot in self._spilled.pop(step, ()):
-            if slot.key is not None and self._below.write(slot.key, slot):
-                self.pool.pin(slot)
-                self._jobs.add(slot)
+            self._disk.write(slot)
         for slot in self._pinned.pop(step, ()):
             self.pool.unpin(slot)
         for branch in [branch for branch, its in self._filling.items() if its == step]:
@@ -232,7 +223,7 @@ class HostTier:
         filling = [slot for fill in self._unfilled.values() for slot, _ in fill.copies]
         pins = Counter(
             [
-                *self._jobs,
+                *self._disk.slots,
                 *filling,
                 *planned,
                 *(slot for _, slot in (*self._evicted, *self._outs)),
@@ -251,8 +242,8 @@ class HostTier:
                 if (slot in free) + (slot in cached) + bool(holders[slot] or pins[slot]) != 1
             ),
         ]
-        if idle and pool.owned != len(self._jobs):
-            wrong.append(f"{pool.owned - len(self._jobs)} slots are owned by nobody")
+        if idle and pool.owned != len(self._disk.slots):
+            wrong.append(f"{pool.owned - len(self._disk.slots)} slots are owned by nobody")
         if idle and (self._filling or self._ready or self._unfilled):
             wrong.append(f"{len(self._filling) + len(self._ready) + len(self._unfilled)} ended branches are loading")
         if wrong:
@@ -270,16 +261,6 @@ class HostTier:
             slot = self.pool.take()
             self.pool.name(slot, key)
             self._evicted.append((block, slot))
-
-    def _read(self, key: ContentKey) -> Slot:
-        """A slot that the tier below fills, pinned for that and for the branch that loads it."""
-        slot = self.pool.take()
-        self.pool.name(slot, key)
-        self.pool.pin(slot)
-        self._jobs.add(slot)
-        self._reading.add(slot)
-        self._below.read(key, slot)
-        return slot
 
     def _cancel(self, branch: Branch) -> None:
         """The branch loads no longer."""
@@ -300,12 +281,15 @@ class HostTier:
         return tables
 
     def _swap_out(self, branches: Sequence[Branch], blocks: Sequence[Block], step: int) -> None:
-        """Give each block a slot, and plan the copies of those that the host has no copy of. Nothing without room."""
+        """Give each block a slot, and plan the copies of those that the host has no copy of. Nothing without room.
+
+        What the disk still reads is no copy: it may fail, and the device's content would be lost.
+        """
         slots: dict[Block, Slot] = {}
         for block in blocks:
             key = self._names.key(block)
             known = None if key is None else self.pool.find(key)
-            if known is not None:
+            if known is not None and self._disk.filled(known):
                 self.pool.pin(known)
                 slots[block] = known
         copied = list(slots.values())
@@ -353,7 +337,7 @@ class HostTier:
         return BranchLoad(branch, hit, tables, max(holding.tokens, hit.whole_tokens))
 
     def _place(self, key: ContentKey) -> Place | None:
-        return self.pool.find(key) or (key if key in self._below else None)
+        return self.pool.find(key) or (key if key in self._disk else None)
 
     def _adopt(self, one: BranchLoad, blocks: Mapping[Place, Block]) -> None:
         tables = [
