@@ -3,6 +3,7 @@
 // the linker cannot put one set's code in the place of another's.
 
 #include "arithmetic.h"
+#include "crew.h"
 #include "queries.h"
 #include "widen.h"
 
@@ -469,29 +470,12 @@ struct Attention {
     }
 };
 
-// What the threads share: each takes the next part until none is left.
-template <typename T>
-struct Crew {
-    Attention<T> attention;
-    int64_t taken;
-
-    static void work(void *self) {
-        Crew &crew = *static_cast<Crew *>(self);
-        const Attention<T> &attention = crew.attention;
-        for (;;) {
-            const int64_t item = __atomic_fetch_add(&crew.taken, 1, __ATOMIC_RELAXED);
-            if (item >= attention.all.splits * attention.all.kv_heads) return;
-            attention.compute(attention.part_of(item));
-        }
-    }
-};
-
 template <typename T>
 void attend(const Queries &all, const Layer &layer) {
-    Crew<T> crew{{all, layer}, 0};
-    crew.attention.prepare();
-    if (all.parallel && all.threads > 1) all.parallel(Crew<T>::work, &crew, static_cast<unsigned>(all.threads), 0);
-    else Crew<T>::work(&crew);
+    const Attention<T> attention{all, layer};
+    attention.prepare();
+    share_out(all.parallel, all.threads, all.splits * all.kv_heads,
+              [&](int64_t item) { attention.compute(attention.part_of(item)); });
 }
 
 }  // namespace

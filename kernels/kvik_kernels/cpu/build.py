@@ -32,6 +32,7 @@ FLAGS = (
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 AVX512_BF16 = (*AVX512, "-mavx512bf16")
+AVX512_VNNI = (*AVX512, "-mavx512vnni")
 ATTENTION = {"attend_avx2": AVX2, "attend_avx512": AVX512, "attend_avx512_bf16": AVX512_BF16}
 """By the function that the file makes, what it may use. What calls them is built for any x86-64."""
 BOTH = {"avx2": AVX2, "avx512": AVX512}
@@ -62,6 +63,7 @@ def build(compiler: str) -> Path:
         for source, (isa, flags) in product(("elementwise", "filters", "screen"), BOTH.items()):
             objects.append(_compile(compiler, scratch, source, f"{source}_{isa}", (*flags, f"-DKVIK_ISA={isa}")))
         objects.append(_compile(compiler, scratch, "products", "products", AVX512_BF16))
+        objects.append(_compile(compiler, scratch, "products_int8", "products_int8", AVX512_VNNI))
         linked = scratch / target.name
         # No C++ library is used: the result needs libc alone.
         _run(compiler, "-shared", "-nodefaultlibs", "-o", str(linked), *objects, "-lgcc", "-lc")

@@ -4,6 +4,7 @@
 #include "elementwise.h"
 
 #include "arithmetic.h"
+#include "crew.h"
 
 namespace {
 
@@ -71,32 +72,13 @@ void gate_row(const Gate &all, int64_t row) {
     }
 }
 
-// Rows of one call, divided among threads as they come.
-template <typename Call>
-struct Crew {
-    const Call &all;
-    void (*row)(const Call &, int64_t);
-    int64_t taken;
-
-    static constexpr int64_t kRows = 8;  // taken at once
-
-    static void work(void *self) {
-        Crew &crew = *static_cast<Crew *>(self);
-        for (;;) {
-            const int64_t first = __atomic_fetch_add(&crew.taken, kRows, __ATOMIC_RELAXED);
-            if (first >= crew.all.rows) return;
-            const int64_t end = first + kRows < crew.all.rows ? first + kRows : crew.all.rows;
-            for (int64_t index = first; index < end; index++) crew.row(crew.all, index);
-        }
-    }
-};
-
 template <typename Call>
 void each_row(const Call &all, void (*row)(const Call &, int64_t)) {
-    Crew<Call> crew{all, row, 0};
-    if (all.workers.parallel && all.workers.threads > 1)
-        all.workers.parallel(Crew<Call>::work, &crew, static_cast<unsigned>(all.workers.threads), 0);
-    else Crew<Call>::work(&crew);
+    constexpr int64_t kRows = 8;  // taken at once
+    share_out(all.workers.parallel, all.workers.threads, (all.rows + kRows - 1) / kRows, [&](int64_t item) {
+        const int64_t end = (item + 1) * kRows < all.rows ? (item + 1) * kRows : all.rows;
+        for (int64_t index = item * kRows; index < end; index++) row(all, index);
+    });
 }
 
 }  // namespace

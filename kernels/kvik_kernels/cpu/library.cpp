@@ -3,6 +3,7 @@
 #include "elementwise.h"
 #include "filters.h"
 #include "products.h"
+#include "products_int8.h"
 #include "queries.h"
 #include "screen.h"
 
@@ -12,6 +13,7 @@ void attend_avx2(const Queries &all, const Layer &layer);
 void attend_avx512(const Queries &all, const Layer &layer);
 void attend_avx512_bf16(const Queries &all, const Layer &layer);
 void multiply_avx512_bf16(const Product &all);
+void multiply_avx512_vnni(const Int8Product &all);
 void norm_avx2(const Norm &all);
 void norm_avx512(const Norm &all);
 void rotate_avx2(const Rotation &all);
@@ -46,12 +48,19 @@ EXPORTED int kvik_instruction_set() {
     return __builtin_cpu_supports("avx512bf16") ? 3 : 2;
 }
 
+// Whether there are AVX512's products of bytes, too.
+EXPORTED int kvik_multiplies_bytes() {
+    __builtin_cpu_init();
+    return kvik_instruction_set() >= 2 && __builtin_cpu_supports("avx512vnni");
+}
+
 // How this library understands queries.h, in the order of sizes() in structs.py.
 EXPORTED void kvik_sizes(int64_t *out) {
     const int64_t sizes[] = {sizeof(kvik::Query),  sizeof(kvik::Queries),   sizeof(kvik::Layer),
                              sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
                              sizeof(kvik::Norm),    sizeof(kvik::Rotation),  sizeof(kvik::Gate),
                              sizeof(kvik::Screen), sizeof(kvik::Floor),      sizeof(kvik::Kept),
+                             sizeof(kvik::Int8Product),
                              kvik::kSplitTokens,   kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
@@ -70,6 +79,9 @@ EXPORTED int64_t kvik_slots_that_fit(const int64_t *slots, int64_t count, int64_
 
 // Only for CPUs with products of bf16.
 EXPORTED void kvik_multiply(const kvik::Product *all) { kvik::multiply_avx512_bf16(*all); }
+
+// Only for CPUs with products of bytes.
+EXPORTED void kvik_multiply_int8(const kvik::Int8Product *all) { kvik::multiply_avx512_vnni(*all); }
 
 EXPORTED void kvik_norm(int instruction_set, const kvik::Norm *all) {
     instruction_set == 1 ? kvik::norm_avx2(*all) : kvik::norm_avx512(*all);

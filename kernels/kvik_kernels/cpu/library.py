@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent
 SOURCES = (
     "queries.h",
     "products.h",
+    "products_int8.h",
+    "crew.h",
     "elementwise.h",
     "screen.h",
     "filters.h",
@@ -32,6 +34,7 @@ SOURCES = (
     "attention.cpp",
     "write.cpp",
     "products.cpp",
+    "products_int8.cpp",
     "elementwise.cpp",
     "screen.cpp",
     "filters.cpp",
@@ -78,6 +81,8 @@ class Library:
     functions: ctypes.CDLL
     best: InstructionSet
     """The last set that this CPU and its system have."""
+    multiplies_bytes: bool
+    """Whether there are AVX512's products of bytes (VNNI), too."""
     openmp: Path | None
     """The OpenMP runtime that torch has loaded; None where there is none: kernels run on one thread."""
     parallel: int | None
@@ -111,8 +116,10 @@ def load_library() -> Library:
     for name in ("kvik_keep", "kvik_screen"):
         getattr(functions, name).restype = ctypes.c_int64
         getattr(functions, name).argtypes = (ctypes.c_int, pointer)
-    functions.kvik_multiply.restype = None
-    functions.kvik_multiply.argtypes = (ctypes.c_void_p,)
+    for name in ("kvik_multiply", "kvik_multiply_int8"):
+        getattr(functions, name).restype = None
+        getattr(functions, name).argtypes = (pointer,)
+    functions.kvik_multiplies_bytes.restype = ctypes.c_int
     functions.kvik_write.restype = None
     functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     functions.kvik_queries_that_fit.restype = ctypes.c_int64
@@ -123,7 +130,13 @@ def load_library() -> Library:
     if best == 0:
         raise CpuNotServed("this CPU has no AVX2")
     openmp = _torchs_openmp()
-    return Library(functions, InstructionSet(best), openmp, None if openmp is None else _parallel(openmp))
+    return Library(
+        functions,
+        InstructionSet(best),
+        bool(functions.kvik_multiplies_bytes()),
+        openmp,
+        None if openmp is None else _parallel(openmp),
+    )
 
 
 def _require_equal_structs(functions: ctypes.CDLL) -> None:

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "crew.h"
+
 namespace {
 
 using kvik::kPanelOutputs;
@@ -96,15 +98,14 @@ struct Tile {
     }
 };
 
-// What the threads share: each takes the next panel for the next group of rows until none is left.
-struct Crew {
+// One panel for one group of rows.
+struct Item {
     const Product &all;
-    int64_t taken;
 
     int64_t groups() const { return ceiling(all.rows, kGroupRows); }
-    int64_t items() const { return groups() * ceiling(all.outputs, kPanelOutputs); }
+    int64_t count() const { return groups() * ceiling(all.outputs, kPanelOutputs); }
 
-    void compute(int64_t item) const {
+    void operator()(int64_t item) const {
         alignas(64) float kept[kGroupRows * kPanelOutputs];
         const int64_t panel = item / groups(), first = item % groups() * kGroupRows;
         const int64_t rows = all.rows - first < kGroupRows ? all.rows - first : kGroupRows;
@@ -117,15 +118,6 @@ struct Crew {
             }
         }
     }
-
-    static void work(void *self) {
-        Crew &crew = *static_cast<Crew *>(self);
-        for (;;) {
-            const int64_t item = __atomic_fetch_add(&crew.taken, 1, __ATOMIC_RELAXED);
-            if (item >= crew.items()) return;
-            crew.compute(item);
-        }
-    }
 };
 
 }  // namespace
@@ -133,9 +125,8 @@ struct Crew {
 namespace kvik {
 
 void multiply_avx512_bf16(const Product &all) {
-    Crew crew{all, 0};
-    if (all.parallel && all.threads > 1) all.parallel(Crew::work, &crew, static_cast<unsigned>(all.threads), 0);
-    else Crew::work(&crew);
+    const Item item{all};
+    share_out(all.parallel, all.threads, item.count(), item);
 }
 
 }  // namespace kvik

@@ -97,6 +97,25 @@ class Product(ctypes.Structure):
     )
 
 
+class Int8Product(ctypes.Structure):
+    """`struct Int8Product` of products_int8.h."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("x_stride", "dtype", "rows", "inputs")),
+        *((name, ctypes.c_void_p) for name in ("panels", "scales", "shifts")),
+        ("outputs", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("out_dtype", ctypes.c_int64),
+        ("bytes", ctypes.c_void_p),
+        ("padded", ctypes.c_int64),
+        ("row_scales", ctypes.c_void_p),
+        ("parallel", ctypes.c_void_p),
+        ("threads", ctypes.c_int64),
+    )
+
+
 class Workers(ctypes.Structure):
     """`struct Workers` of elementwise.h."""
 
@@ -180,7 +199,7 @@ class Kept(ctypes.Structure):
 
 def sizes() -> dict[str, int]:
     """By name in the headers, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen, Floor, Kept)
+    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen, Floor, Kept, Int8Product)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},
