@@ -19,7 +19,7 @@ from kvik_engine.weights.model_files import find_model_files
 BLOCK = 16
 
 
-def load_demo(*, rows: int, prompt: int, dtype: str = "auto") -> ModelRunner:
+def load_demo(*, rows: int, prompt: int, dtype: str = "auto", quantization: str = "none") -> ModelRunner:
     """The embedded model, for so many rows that compute prompts of so many tokens in one step."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvik"
     model = find_model_files(local_model(DEMO, cache).path).gguf
@@ -31,6 +31,7 @@ def load_demo(*, rows: int, prompt: int, dtype: str = "auto") -> ModelRunner:
         model_name="demo",
         device="cpu",
         dtype=dtype,
+        quantization=quantization,
         max_requests=rows,
         max_batch_tokens=rows * prompt,
         chunked_prefill_tokens=rows * prompt,

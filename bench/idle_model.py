@@ -124,6 +124,7 @@ class IdleCore:
             context_length=CONTEXT,
             parameters=1,
             dtype="fp32",
+            quantization="none",
             kv_key_dtype="fp32",
             kv_value_dtype="fp32",
             device="cpu",

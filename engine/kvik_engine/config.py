@@ -39,6 +39,8 @@ class EngineConfig:
     """auto, cpu, cuda. `auto` never falls back silently: it logs what it chose."""
     dtype: str = "auto"
     """auto, fp32, bf16, fp16."""
+    quantization: str = "none"
+    """none, or int8: how the weights of linear layers are kept."""
     attention: str = "auto"
     """auto, reference, cpu, triton."""
     slo_class: str = "balanced"

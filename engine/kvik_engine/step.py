@@ -218,6 +218,8 @@ class ModelFacts:
     context_length: int
     parameters: int
     dtype: str
+    quantization: str
+    """How the weights of linear layers are kept: none (as `dtype`) or int8."""
     kv_key_dtype: str
     """How cached keys are kept: `dtype`, or what they are quantised to."""
     kv_value_dtype: str

@@ -170,6 +170,7 @@ class FakeRunner:
             context_length=self.context_length,
             parameters=1,
             dtype="fp32",
+            quantization="none",
             kv_key_dtype="fp32",
             kv_value_dtype="fp32",
             device="fake",

@@ -44,6 +44,7 @@ def model_info(context: int = CONTEXT, warm_at: float = 1_800_000_000.0) -> Mode
         context_length=context,
         parameters=1000,
         dtype="fp32",
+        quantization="none",
         kv_key_dtype="fp32",
         kv_value_dtype="fp32",
         device="cpu",

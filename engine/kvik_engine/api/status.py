@@ -107,6 +107,7 @@ class Status:
                 "context": model.max_tokens,
             },
             "dtype": model.dtype,
+            "quantization": model.quantization,
             "device": model.device,
             "attention": model.attention,
             "kv": {

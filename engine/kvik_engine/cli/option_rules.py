@@ -43,6 +43,14 @@ RULES = (
         "--attention=cpu does not run on a GPU; triton and reference do",
     ),
     Rule(
+        lambda given: given.get("quantization") == "int8" and given.get("device") == "cuda",
+        "--quantization=int8 does not run on a GPU: leave it out, or take --device=cpu",
+    ),
+    Rule(
+        lambda given: given.get("quantization") == "int8" and given.get("dtype") == "fp16",
+        "--quantization=int8 computes in bf16 or fp32, not in fp16",
+    ),
+    Rule(
         lambda given: given.get("admission") == "goodput" and "slo_ttft" not in given,
         "--admission=goodput needs --slo-ttft",
     ),

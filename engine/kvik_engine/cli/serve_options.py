@@ -67,6 +67,13 @@ OPTIONS = (
         "element type; auto measures on a CPU",
     ),
     Option(
+        "quantization",
+        values.one_of("none", "int8"),
+        "Model",
+        "none|int8",
+        "of the weights of linear layers; int8 is for CPUs with AVX512-VNNI",
+    ),
+    Option(
         "attention",
         values.one_of("auto", "reference", "cpu", "triton"),
         "Model",

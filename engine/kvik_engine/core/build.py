@@ -141,6 +141,7 @@ def describe(facts: ModelFacts, ledger: Ledger, *, warm_seconds: float, warm_at:
         context_length=facts.context_length,
         parameters=facts.parameters,
         dtype=facts.dtype,
+        quantization=facts.quantization,
         kv_key_dtype=facts.kv_key_dtype,
         kv_value_dtype=facts.kv_value_dtype,
         device=facts.device,

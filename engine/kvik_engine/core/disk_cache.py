@@ -55,6 +55,7 @@ def fingerprint(model_digest: str, facts: ModelFacts) -> str:
         __version__,
         model_digest,
         facts.dtype,
+        facts.quantization,
         facts.kv_key_dtype,
         facts.kv_value_dtype,
         facts.device,

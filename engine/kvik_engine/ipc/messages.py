@@ -139,6 +139,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_length: int
     parameters: int
     dtype: str
+    quantization: str
     kv_key_dtype: str
     kv_value_dtype: str
     device: str

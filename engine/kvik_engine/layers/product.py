@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvik_kernels.cpu.int8_product import Int8Weight
 from kvik_kernels.cpu.library import Library
 from kvik_kernels.cpu.product import PanelWeight
 
@@ -64,13 +65,23 @@ class PackedProduct:
 
 
 class PanelProduct:
-    """Our own kernel's, for CPUs and bf16, on a copy of the weight in panels. One thread at a time may use it."""
+    """Our own kernels', for CPUs, on a copy of the weight in their order. One thread at a time may use it."""
 
-    def __init__(self, library: Library, weight: Tensor) -> None:
-        self._weight = PanelWeight(library, weight)
+    def __init__(self, weight: PanelWeight | Int8Weight) -> None:
+        self._weight = weight
+
+    @classmethod
+    def whole(cls, library: Library, weight: Tensor) -> PanelProduct:
+        """Of a weight in bf16."""
+        return cls(PanelWeight(library, weight))
+
+    @classmethod
+    def int8(cls, library: Library, weight: Tensor) -> PanelProduct:
+        """Of a weight in bf16 or fp32, rounded to int8."""
+        return cls(Int8Weight(library, weight))
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self._multiply(x, bias, torch.bfloat16)
+        return self._multiply(x, bias, x.dtype)
 
     def unrounded(self, x: Tensor) -> Tensor:
         return self._multiply(x, None, torch.float32)

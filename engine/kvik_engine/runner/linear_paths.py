@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.product import MakeProduct, PackedProduct, PanelProduct, PlainProduct, Product
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
 from kvik_kernels.cpu.product import serves
@@ -61,15 +62,36 @@ def _mean(shares: Sequence[float | None]) -> float | None:
     return math.prod(told) ** (1 / len(told)) if len(told) == len(shares) else None
 
 
-def choose_products(dtype: torch.dtype, device: torch.device) -> MakeProduct:
-    """Other orders are for CPUs that multiply bf16 natively. In fp32 they would lose alone what they win in company,
-    and sum in another order than torch."""
+def choose_products(quantization: str, dtype: torch.dtype, device: torch.device) -> MakeProduct:
+    """`quantization`: none or int8. Other orders of whole weights are for CPUs that multiply bf16 natively. In fp32
+    they would lose alone what they win in company, and sum in another order than torch.
+
+    Raises StartError (ConfigInvalid) where weights of int8 are not multiplied by.
+    """
+    if quantization == "int8":
+        return _in_int8(dtype, device)
     if device.type != "cpu" or dtype != torch.bfloat16:
         return PlainProduct
     if not torch.cpu._is_avx512_bf16_supported():
         log.info("linear layers: plain weights, as this CPU lacks AVX512-BF16")
         return PlainProduct
     return MeasuredProducts()
+
+
+def _in_int8(dtype: torch.dtype, device: torch.device) -> MakeProduct:
+    lacking = "they run on CPUs only" if device.type != "cpu" else None
+    if lacking is None and dtype not in (torch.bfloat16, torch.float32):
+        lacking = "they are multiplied in bf16 or fp32"
+    if lacking is None:
+        try:
+            library = load_library()
+        except LibraryUnavailable as reason:
+            lacking = f"the CPU kernels cannot be used: {reason}"
+        else:
+            if library.multiplies_bytes:
+                return functools.partial(PanelProduct.int8, library)
+            lacking = "this CPU lacks AVX512-VNNI"
+    raise StartError(StartReason.CONFIG_INVALID, f"--quantization=int8: {lacking}; leave it out")
 
 
 class MeasuredProducts:
@@ -112,7 +134,7 @@ def candidates(weight: Tensor) -> dict[str, MakeProduct]:
     except LibraryUnavailable:
         return made  # runner/devices says why
     if serves(library, weight):
-        made[PANELS] = functools.partial(PanelProduct, library)
+        made[PANELS] = functools.partial(PanelProduct.whole, library)
     return made
 
 

@@ -46,7 +46,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
     model_config = from_hf(checkpoint.config)
     dtype = choose_dtype(config.dtype, device, model_config.hidden_size, model_config.intermediate_size)
     progress(f"loading weights of {config.model_name} as {dtype} on {device}, {threads} CPU threads")
-    product = choose_products(DTYPES[dtype], device)
+    product = choose_products(config.quantization, DTYPES[dtype], device)
     tensors = CheckpointTensors(
         checkpoint,
         dtype=DTYPES[dtype],
@@ -69,6 +69,7 @@ def load_runner(config: EngineConfig, progress: Callable[[str], None]) -> ModelR
             config.kv_cache_size, config.memory_fraction, config.swap_space if device.type == "cpu" else 0
         ),
         trial=_kv_trial(config),
+        quantization=config.quantization,
         progress=progress,
     )
 
@@ -82,6 +83,7 @@ def make_runner(
     backend: AttentionBackend,
     limits: RunnerLimits,
     max_batch_tokens: int,
+    quantization: str = "none",
     progress: Callable[[str], None],
     cache: CacheBounds | None = None,
     trial: KVTrial | None = None,
@@ -89,7 +91,7 @@ def make_runner(
     """Build the model from its tensors and measure it. Needs no file and no EngineConfig.
 
     `formats` of the KV cache; None: `dtype`'s. `cache` bounds how deep a step can be; None: the device does. `trial` of
-    formats that are quantised; None: they are taken untried.
+    formats that are quantised; None: they are taken untried. `quantization` names what `tensors` multiply by.
 
     Raises StartError: ConfigInvalid, ModelUnsupported, ModelInvalid.
     """
@@ -122,6 +124,7 @@ def make_runner(
         context_length=config.context_length,
         parameters=model.parameters,
         dtype=dtype,
+        quantization=quantization,
         kv_key_dtype=formats.key.name,
         kv_value_dtype=formats.value.name,
         device=str(tensors.device),

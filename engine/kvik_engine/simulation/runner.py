@@ -51,6 +51,7 @@ class SimulatedRunner:
             context_length=self._device.context,
             parameters=0,
             dtype="simulated",
+            quantization="none",
             kv_key_dtype="simulated",
             kv_value_dtype="simulated",
             device=self._device.name,

@@ -172,6 +172,7 @@ class StubEngine:
                 "context": options.kv_blocks_total * options.block_tokens,
             },
             "dtype": "fp32",
+            "quantization": "none",
             "device": "cpu",
             "attention": "cpu",
             "kv": {

@@ -6,12 +6,14 @@ import gc
 import logging
 import time
 import weakref
+from dataclasses import replace
 from itertools import count
 
 import pytest
 import torch
 from torch import Tensor
 
+from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.linear import Linear
 from kvik_engine.layers.product import MakeProduct, PackedProduct, PanelProduct, PlainProduct, Product
 from kvik_engine.models.random_weights import RandomTensors
@@ -49,7 +51,7 @@ def weight(rows: int = 160, columns: int = 96) -> Tensor:
 
 
 def panels(matrix: Tensor) -> PanelProduct:
-    return PanelProduct(load_library(), matrix)
+    return PanelProduct.whole(load_library(), matrix)
 
 
 needs_panels = pytest.mark.skipif(InstructionSet.AVX512_BF16 not in SETS, reason="no products of bfloat16 on this CPU")
@@ -232,14 +234,45 @@ def test_packing_lets_the_plain_weight_go(order: MakeProduct) -> None:
     [(torch.float32, "cpu"), (torch.float16, "cpu"), (torch.bfloat16, "cuda"), (torch.float16, "cuda")],
 )
 def test_weights_stay_plain_in_other_dtypes_and_on_other_devices(dtype: torch.dtype, device: str) -> None:
-    assert choose_products(dtype, torch.device(device)) is PlainProduct
+    assert choose_products("none", dtype, torch.device(device)) is PlainProduct
 
 
 def test_weights_stay_plain_on_a_cpu_that_does_not_multiply_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert choose_products(torch.bfloat16, CPU) is PlainProduct
+    assert choose_products("none", torch.bfloat16, CPU) is PlainProduct
 
 
 def test_weights_are_measured_in_bf16_on_a_cpu_that_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    assert isinstance(choose_products(torch.bfloat16, CPU), MeasuredProducts)
+    assert isinstance(choose_products("none", torch.bfloat16, CPU), MeasuredProducts)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "lacking"),
+    [(torch.bfloat16, "cuda", "CPUs only"), (torch.float16, "cpu", "bf16 or fp32")],
+)
+def test_weights_of_int8_are_refused_where_nothing_multiplies_by_them(
+    dtype: torch.dtype, device: str, lacking: str
+) -> None:
+    with pytest.raises(StartError, match=f"--quantization=int8: .*{lacking}") as refused:
+        choose_products("int8", dtype, torch.device(device))
+    assert refused.value.reason is StartReason.CONFIG_INVALID
+
+
+def test_weights_of_int8_are_refused_on_a_cpu_that_does_not_multiply_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = replace(load_library(), multiplies_bytes=False)
+    monkeypatch.setattr(linear_paths, "load_library", lambda: without)
+    with pytest.raises(StartError, match="AVX512-VNNI"):
+        choose_products("int8", torch.bfloat16, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_products_by_int8_are_near_those_of_the_weights_as_they_were(dtype: torch.dtype) -> None:
+    if not load_library().multiplies_bytes:
+        pytest.skip("no products of bytes on this CPU")
+    weight, x = torch.randn(70, 96).to(dtype), torch.randn(2, 5, 96).to(dtype)
+    product = choose_products("int8", dtype, CPU)(weight.clone())
+    got, want = product(x), x.float() @ weight.float().t()
+    assert (got.shape, got.dtype) == ((2, 5, 70), dtype)
+    assert (got.float() - want).norm() < 0.02 * want.norm()
+    assert product.unrounded(x[0]).dtype == torch.float32
