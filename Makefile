@@ -46,6 +46,7 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench.linear_paths
 	@$(PYTHON) -m bench.cpu_attention
 	@$(PYTHON) -m bench.kv_quality
+	@$(PYTHON) -m bench.weight_quality
 	@$(PYTHON) -m bench.figures
 	@$(PYTHON) -m bench.generator
 

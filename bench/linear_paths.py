@@ -1,9 +1,9 @@
 """What another order of the weights saves on a CPU, and weights of int8, on the embedded model in bf16: part of `make
 bench`.
 
-The model is loaded with its weights as they are, in the order that a measurement at load chooses, and in int8 where this
-CPU multiplies by that. They decode in turn and are compared step by step: a figure is the median of the ratios, beside it
-are the least times. Times are processor time of one thread, so that other work on the machine shows less.
+The model is loaded with its weights as they are, in the order that a measurement at load chooses, and in int8 where
+this CPU multiplies by that. They decode in turn and are compared step by step: a figure is the median of the ratios,
+beside it are the least times. Times are processor time of one thread, so that other work on the machine shows less.
 """
 
 from __future__ import annotations

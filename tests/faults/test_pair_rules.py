@@ -50,6 +50,12 @@ ADMISSION: Fields = {
     "slo.class": (None, "Interactive", "Batch"),
     "slo.ttft": (None, "1s"),
 }
+WEIGHTS: Fields = {
+    "model.source": (SOURCE,),
+    "model.quantization": (None, "None", "INT8"),
+    "model.dtype": (None, "Auto", "FP32", "BF16", "FP16"),
+    "resources.device": (None, "GPU", "CPU"),
+}
 STEPS: Fields = {
     "batching.maxRequests": (None, 8, 64, 128),
     "batching.maxBatchTokens": (None, 64, 512),
@@ -110,7 +116,7 @@ def verdicts(shared_plane: RunningControlPlane) -> Iterator[list[Verdict]]:
         api = client.CustomObjectsApi(connection)
         yield [
             Verdict(groups, refused_by_schema(api, groups), refused_by_engine(groups))
-            for fields in (MEMORY, DISK, ADMISSION, STEPS)
+            for fields in (WEIGHTS, MEMORY, DISK, ADMISSION, STEPS)
             for groups in combinations(fields)
         ]
         connection.rest_client.pool_manager.clear()  # the client leaves its connections to the collector
@@ -144,9 +150,10 @@ def test_every_rule_of_the_schema_about_two_engine_fields_is_among_them(verdicts
 
 
 def pair_rules() -> list[str]:
-    """What the rules say that stand at a group of fields which flags carry."""
+    """What the rules say that stand at a group of fields which flags of `kvik serve` carry."""
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    batching, cache = (spec["properties"][name] for name in ("batching", "kvCache"))
-    groups = (spec, batching, batching["properties"]["preemption"], cache)
-    return [rule["message"].partition(":")[0] for group in groups for rule in group["x-kubernetes-validations"]]
+    model, batching, cache = (spec["properties"][name] for name in ("model", "batching", "kvCache"))
+    groups = (spec, model, batching, batching["properties"]["preemption"], cache)
+    rules = [rule for group in groups for rule in group["x-kubernetes-validations"]]
+    return [rule["message"].partition(":")[0] for rule in rules if "secretRef" not in rule["rule"]]

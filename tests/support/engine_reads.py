@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from kvik_engine.cli import class_defaults, serve
+from kvik_engine.cli.devices import resolve_device
 from kvik_engine.cli.option_rules import check_options
 from kvik_engine.cli.serve_options import read_options
 from kvik_operator.crd.effective import effective
@@ -22,6 +23,6 @@ def engine_reads(spec: PoolSpec) -> dict[str, Any]:
     flags = vars(parser.parse_args(args[1:]))
     assert flags.pop("model") == "/models/smollm2/model.gguf"
     read = read_options(flags, {})
-    check_options(read)
+    check_options({**read, "device": resolve_device(read["device"])})
     class_defaults.batching(read["slo_class"], read["device"], read)
     return read

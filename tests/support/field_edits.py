@@ -86,6 +86,12 @@ EDITS: Final[Mapping[str, Edit]] = {
         },
     ),
     "model.dtype": _model("--dtype=fp32", dtype="FP32"),
+    "model.quantization": Edit(
+        {"model": {"source": SOURCE, "quantization": "INT8"}},
+        of={"resources": {"device": "CPU"}},
+        argument="--quantization=int8",
+        effective={"model.quantization": "INT8"},
+    ),
     "model.maxContextTokens": _model("--max-context-tokens=512", maxContextTokens=512),
     "engine.version": Edit(
         {"engine": {"version": "0.2.0"}}, rendered={f"{POD}.containers.0.image": "kvik/engine:0.2.0"}

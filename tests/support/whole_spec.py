@@ -9,6 +9,7 @@ WHOLE_SPEC: dict[str, Any] = {
         "digest": "sha256:" + "0" * 64,
         "secretRef": {"name": "hf-token"},
         "dtype": "BF16",
+        "quantization": "None",
         "maxContextTokens": 8192,
     },
     "engine": {"version": "0.2.0-rc.1"},

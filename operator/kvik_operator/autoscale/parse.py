@@ -61,6 +61,7 @@ def parse_info(body: bytes) -> EngineInfo:
         parameters=_optional_count(model, "parameters"),
         context=_optional_count(model, "context"),
         dtype=_text(answer, "dtype"),
+        quantization=_text(answer, "quantization"),
         kv_key_dtype=_text(kv, "key_dtype"),
         kv_value_dtype=_text(kv, "value_dtype"),
         kv_bytes_per_token=_optional_count(kv, "bytes_per_token"),

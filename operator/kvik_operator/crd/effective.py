@@ -22,6 +22,7 @@ from kvik_operator.crd.inferencepool import (
     PreemptionMode,
     PrefixCache,
     Quantity,
+    Quantization,
     Resources,
     Scaling,
     ScalingDriver,
@@ -35,6 +36,8 @@ from kvik_operator.errors import PoolError
 class EffectiveModel:
     name: str
     dtype: Dtype
+    quantization: Quantization
+    """Of the weights of linear layers."""
     max_context_tokens: int | None
     """None: the model's own limit."""
 
@@ -191,6 +194,7 @@ def effective(spec: PoolSpec, pool_name: str) -> Effective:
         model=EffectiveModel(
             name=spec.model.name or pool_name,
             dtype=spec.model.dtype or Dtype.AUTO,
+            quantization=spec.model.quantization or Quantization.NONE,
             max_context_tokens=spec.model.max_context_tokens,
         ),
         batching=_batching(spec.batching, values.batching, spec.resources.device),

@@ -33,6 +33,11 @@ class Dtype(StrEnum):
     FP16 = "FP16"
 
 
+class Quantization(StrEnum):
+    NONE = "None"
+    INT8 = "INT8"
+
+
 class KvDtype(StrEnum):
     AUTO = "Auto"
     INT8 = "INT8"
@@ -104,6 +109,7 @@ class Model(_Base, frozen=True):
     digest: str | None = None
     secret_ref: SecretRef | None = None
     dtype: Dtype | None = None
+    quantization: Quantization | None = None
     max_context_tokens: int | None = None
 
 

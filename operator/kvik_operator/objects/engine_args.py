@@ -44,6 +44,7 @@ def serve_args(spec: PoolSpec, effective: Effective, source: ModelSource, engine
         "model-name": effective.model.name,
         "digest": model.digest,
         "dtype": model.dtype and model.dtype.lower(),
+        "quantization": model.quantization and model.quantization.lower(),
         "max-context-tokens": model.max_context_tokens,
         "device": effective.resources.device.lower(),
         "slo-class": effective.slo_class.lower(),

@@ -34,6 +34,7 @@ SERVE: Final[Mapping[str, Flag]] = {
     "model-name": Flag("model.name"),
     "digest": Flag("model.digest"),
     "dtype": Flag("model.dtype"),
+    "quantization": Flag("model.quantization"),
     "max-context-tokens": Flag("model.maxContextTokens"),
     "device": Flag("resources.device"),
     "slo-class": Flag("slo.class"),

@@ -16,6 +16,7 @@ def effective_status(effective: Effective) -> Json:
             "model": {
                 "name": effective.model.name,
                 "dtype": str(effective.model.dtype),
+                "quantization": str(effective.model.quantization),
                 "maxContextTokens": effective.model.max_context_tokens,
             },
             "slo": {

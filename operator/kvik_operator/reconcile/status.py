@@ -211,6 +211,7 @@ def _model(infos: Sequence[EngineInfo]) -> Json | None:
             "digest": first.digest,
             "parameters": first.parameters,
             "dtype": first.dtype,
+            "quantization": first.quantization,
             "contextTokens": _least([info.context for info in infos]),
             "kvKeyDtype": first.kv_key_dtype,
             "kvValueDtype": first.kv_value_dtype,

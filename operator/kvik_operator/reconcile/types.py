@@ -63,6 +63,7 @@ class EngineInfo:
     context: int | None = None
     """Longest prompt + answer this pod serves, in tokens."""
     dtype: str | None = None
+    quantization: str | None = None
     kv_key_dtype: str | None = None
     kv_value_dtype: str | None = None
     kv_bytes_per_token: int | None = None

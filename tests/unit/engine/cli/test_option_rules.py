@@ -19,6 +19,8 @@ CONTRADICTIONS: list[tuple[tuple[str, ...], str]] = [
     (("--port=8001",), "--port and --metrics-port are the same"),
     (("--attention=triton", "--device=cpu"), "--attention=triton does not run on a CPU"),
     (("--attention=cpu", "--device=gpu"), "--attention=cpu does not run on a GPU"),
+    (("--quantization=int8", "--device=gpu"), "--quantization=int8 does not run on a GPU"),
+    (("--quantization=int8", "--dtype=fp16"), "--quantization=int8 computes in bf16 or fp32"),
     (("--admission=goodput",), "--admission=goodput needs --slo-ttft"),
     (("--kv-cache-size=1Gi", "--memory-fraction=0.5"), "--kv-cache-size and --memory-fraction"),
     (("--kv-cache-size=0", "--memory-fraction=0.5"), "--kv-cache-size and --memory-fraction"),

@@ -37,6 +37,7 @@ INFO: dict[str, Any] = {
     "version": "0.1.0",
     "model": {"name": "smollm2", "revision": None, "digest": "sha256:00", "parameters": 134515008, "context": 8192},
     "dtype": "bf16",
+    "quantization": "int8",
     "kv": {
         "key_dtype": "int8",
         "value_dtype": "int4",

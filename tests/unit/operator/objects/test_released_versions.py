@@ -41,6 +41,7 @@ EVERY_GROUP: dict[str, Any] = {
         "digest": "sha256:" + "0" * 64,
         "secretRef": {"name": "hf-token"},
         "dtype": "BF16",
+        "quantization": "None",
         "maxContextTokens": 8192,
     },
     "engine": {"version": VERSION},
