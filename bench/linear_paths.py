@@ -63,9 +63,7 @@ def main() -> int:
     steps: int = parser.parse_args().steps
 
     torch.set_num_threads(1)
-    each = {
-        kind: DemoRows(runner, rows=max(ROWS), prompt=PROMPT, steps=steps) for kind, runner in load_each().items()
-    }
+    each = {kind: DemoRows(runner, rows=max(ROWS), prompt=PROMPT, steps=steps) for kind, runner in load_each().items()}
     report = Report("linear_paths", {"model": "demo", "dtype": "bf16", "prompt": PROMPT, "threads": 1})
 
     prompts = [{kind: seconds(rows.prefill, 1, GREEDY) for kind, rows in each.items()} for _ in range(1 + steps // 4)]
