@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 LOCKS = ("uv", "engine", "operator", "kubectl", "dev")
-APART = ("triton36", "peers")
+APART = ("triton36", "peers-build", "peers")
 """Of environments of their own, which may be on this machine or not."""
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ;\\]+)(?: ; (?P<marker>[^\\]+?))?(?: \\)?$")
 

@@ -17,6 +17,7 @@ lock() {
 }
 
 lock triton36
+lock peers-build
 lock peers
 # The environments below may be one environment: a package has the same version in each.
 for name in uv engine operator kubectl dev; do

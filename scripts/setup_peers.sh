@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-key=$({ pwd && cat requirements/peers.txt scripts/setup_peers.sh; } | sha256sum)
+key=$({ pwd && cat requirements/peers-build.txt requirements/peers.txt scripts/setup_peers.sh; } | sha256sum)
 [ "$(cat .venv-peers/made-from 2>/dev/null)" != "$key" ] || exit 0
 
 printf '\033[1m==> Making .venv-peers: building llama.cpp\033[0m\n' >&2
@@ -15,5 +15,7 @@ CMAKE_ARGS="-DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPL
 export CMAKE_ARGS="$CMAKE_ARGS -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF"
 LLAMA_CPP_BUILD_JOBS=$(nproc)
 export LLAMA_CPP_BUILD_JOBS
+# Built with the pinned tools, which therefore come first.
+.venv/bin/uv pip install --require-hashes --requirement requirements/peers-build.txt
 .venv/bin/uv pip install --require-hashes --no-build-isolation --requirement requirements/peers.txt
 printf '%s\n' "$key" >.venv-peers/made-from
