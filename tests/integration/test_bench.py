@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from kvik_engine.bench.endpoint import Chats, Endpoint, session
+from kvik_engine.bench.figures import Answer
 from kvik_engine.exits import EXIT_START_ERROR
 from tests.cluster.free_ports import free_ports
 from tests.support.live_engine import LiveEngine, started
@@ -110,6 +114,33 @@ def test_the_real_engine_under_each_workload(engine: LiveEngine, options: tuple[
         assert told["prompt_tokens"] == 6 * (48 + prefix)
         assert told["output_tokens"] == 6 * 4
         check_latencies(told)
+
+
+async def test_a_server_that_closes_a_connection_after_each_answer_fails_no_request() -> None:
+    """It never says `Connection: close`: whoever sends a second request on a connection gets nothing."""
+    event = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "length"}]}\n\n'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(event) + event
+
+    serving = list[asyncio.Task[Any] | None]()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        writer.write(answer)
+        await reader.read(1)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, session(20.0, None) as http:
+        chats = Chats(Endpoint(http, f"http://127.0.0.1:{port}"), "m", ignore_eos=False)
+        results = [await chats.chat([{"role": "user", "content": "a"}], 1) for _ in range(3)]
+    await asyncio.gather(*(task for task in serving if task is not None))
+    assert [type(result) for result in results] == [Answer] * 3
 
 
 def test_a_url_where_nobody_answers_is_a_clear_error_and_no_table_of_zeros() -> None:

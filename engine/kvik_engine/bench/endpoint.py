@@ -206,9 +206,10 @@ def _said(error: BaseException) -> str:
 
 
 def session(timeout: float, api_key: str | None) -> aiohttp.ClientSession:
-    """For any number of requests at once, each with `timeout` seconds in all. To be made inside the running loop."""
+    """For any number of requests at once, each with `timeout` seconds in all and a connection of its own: a server that
+    closes one between two requests fails neither of them. To be made inside the running loop."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=min(30.0, timeout)),
         headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
         read_bufsize=LONGEST_LINE,
