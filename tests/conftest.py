@@ -1,11 +1,13 @@
 """What every test tier shares: shards of a run, how hypothesis draws, how torch's threads wait."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tests.support.noted_failures import NotedFailures
 from tests.support.shards import in_shard
 
 # The same examples on every machine, however slow it is: a run that turns red was turned red by a change.
@@ -21,6 +23,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="I/N", help="run every Nth test, picked by a hash of its name, I from 0")
+    parser.addoption("--note-failures", metavar="FILE", help="add the name of each test that fails, as soon as it does")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Notes failures where asked to. With workers, in the process that hears of all of them."""
+    noted = config.getoption("--note-failures")
+    if noted is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NotedFailures(Path(noted)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -267,7 +267,7 @@ def test_a_kill_at_a_write_whose_answer_is_lost_ends_in_the_same_state(operated:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 def test_a_kill_at_any_write_ends_in_the_same_state(operated: Rig) -> None:
     want, writes = undisturbed(operated)
     assert writes < SETTLED_WRITES

@@ -34,7 +34,7 @@ def seen(rig: Rig, pods_each: int) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 def test_two_hundred_pools_of_ten_pods_settle_in_little_memory(operated: Rig) -> None:
     rig = operated
     rig.kubelet.starts = lambda _: False  # pods exist, and stay Pending

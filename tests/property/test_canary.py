@@ -93,7 +93,7 @@ def test_no_answer_holds_a_foreign_secret(overlap: int, windows: Windows) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
 @pytest.mark.parametrize("index", [RadixCache, BlockHashCache], ids=["radix", "block-hash"])
 def test_no_answer_of_thousands_holds_a_foreign_secret(

@@ -34,14 +34,14 @@ def test_a_disk_may_fail_fill_up_and_lie_and_no_token_changes(machine: type[Disk
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 @_MACHINES
 def test_requests_finish_with_their_own_tokens_over_many_more_runs(machine: type[EngineMachine]) -> None:
     run_state_machine_as_test(machine, settings=_MANY)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 @_WITH_DISK
 def test_no_token_changes_over_many_more_faults_of_a_disk(machine: type[DiskEngineMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(_MANY, max_examples=1000))

@@ -148,7 +148,7 @@ def test_prefill_on_hopper_uses_the_wide_matrix_units(compile_with: Callable[...
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("triton", TRITONS)
 def test_every_variant_compiles_without_spills(compile_with: Callable[..., list[Compiled]], triton: str) -> None:
     compiled = compile_with(triton, *EVERYTHING)
