@@ -118,8 +118,15 @@ class Scene:
         )
 
     def operator(self) -> Mapping[str, Any]:
-        (pod,) = self.release.system.list("pods", "app.kubernetes.io/instance=kvik")
-        return pod
+        """The operator's pod that serves: another one may still be on its way out."""
+        return wait_for("the operator's pod", self._serving_operator, 60)
+
+    def _serving_operator(self) -> Mapping[str, Any] | None:
+        for pod in self.release.system.list("pods", "app.kubernetes.io/instance=kvik"):
+            ready = (condition(pod, "Ready") or {}).get("status") == "True"
+            if ready and "deletionTimestamp" not in pod["metadata"]:
+                return pod
+        return None
 
     def reached(self) -> dict[str, tuple[str, str]]:
         """From each actor, the engine's API and its metrics port."""
@@ -168,6 +175,7 @@ def scene(release: Release, images: Images) -> Iterator[Scene]:
         for kubectl, names in ((pools, ("client", "stranger")), (others, ("router", "prometheus", "stranger"))):
             kubectl.apply("---".join(ACTOR.format(name=name, image=images.operator) for name in names))
             kubectl.run("wait", "--for=condition=Ready", *(f"pod/{name}" for name in names), "--timeout=120s")
+        pools.apply(json.dumps(MANIFEST))
         with enforcer.enforced(local_cluster()):
             yield scene
     finally:
@@ -190,7 +198,6 @@ def fetched(pools: Kubectl) -> bool:
 
 
 def test_those_that_are_listed_pass_and_all_others_are_refused(scene: Scene) -> None:
-    scene.pools.apply(json.dumps(MANIFEST))
     engine = scene.wait_for_engine()
     wait_for("the model to be told", lambda: fetched(scene.pools), 60, lambda: scene.pools.run("describe", POOL, NAME))
 
