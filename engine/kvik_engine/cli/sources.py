@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
     if source == DEMO and DEMO_IMAGE_FILE.exists():
         return LocalModel(DEMO_IMAGE_FILE, DEMO_NAME)
     if source == DEMO or source.startswith(HUB):
+        _check_source(source)
         folder = _pulled(source, cache_dir / "models" / _folder_name(source))
         return LocalModel(folder, _model_name(source), read_provenance(folder).revision)
     path = Path(source).absolute()
@@ -49,6 +51,7 @@ def local_model(source: str, cache_dir: Path) -> LocalModel:
 
 def fetched_model(source: str, cache_dir: Path) -> LocalModel:
     """Resolve `source` without any network. StartError (ModelNotFound) when it is remote and not in the cache."""
+    _check_source(source)
     folder = cache_dir / "models" / _folder_name(source)
     remote = source.startswith(HUB) or (source == DEMO and not DEMO_IMAGE_FILE.exists())
     if remote and not (folder / PROVENANCE_FILE).exists():
@@ -73,8 +76,19 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
     return Path(home) / ".cache" / "kvik" if home else Path(tempfile.gettempdir()) / "kvik-cache"
 
 
+def _check_source(source: str) -> None:
+    """StartError (ConfigInvalid) for a hub's source that is none: also where its folder happens to be there."""
+    from kvik_engine.weights.remote import parse_hub_source
+
+    if source.startswith(HUB):
+        parse_hub_source(source)
+
+
 def _folder_name(source: str) -> str:
-    return DEMO_NAME if source == DEMO else source.removeprefix(HUB).replace("/", "--")
+    """Another name for each source: a dash that could be taken for a part of a slash's `--` is written `%2D`."""
+    if source == DEMO:
+        return DEMO_NAME
+    return re.sub("-(?=[-/])|(?<=[-/])-", "%2D", source.removeprefix(HUB)).replace("/", "--")
 
 
 def _model_name(source: str) -> str:
