@@ -176,7 +176,7 @@ def _experts(fields: Fields, layers: int) -> Experts | None:
         raise fields.unsupported("norm_topk_prob")
     method = fields.text("topk_method", default="greedy")
     if method not in ("greedy", "group_limited_greedy"):
-        raise fields.unsupported(f"the expert choice {method!r}")
+        raise fields.unsupported(f"the expert choice {repr(method)[:80]}")
     grouped = method == "group_limited_greedy"
     count = fields.integer("n_routed_experts")
     groups = fields.integer("n_group", at_most=count) if grouped else None
@@ -243,7 +243,7 @@ def _scaling(rope: Fields | None, context: int) -> RopeScaling | None:
     if kind == "linear":
         return LinearScaling(rope.number("factor"))
     if kind not in ("llama3", "yarn"):
-        raise rope.unsupported(f"rope scaling {kind!r}")
+        raise rope.unsupported(f"rope scaling {repr(kind)[:80]}")
     original = rope.integer("original_max_position_embeddings", default=context, at_most=MAX_LENGTH)
     factor = rope.number("factor")
     if kind == "yarn":
@@ -277,7 +277,7 @@ def _yarn(rope: Fields, factor: float, original: int) -> YarnScaling:
 def _require_activation(fields: Fields, key: str, *known: str) -> None:
     activation = fields.text(key, default=known[0])
     if activation not in known:
-        raise fields.unsupported(f"the activation {activation!r}")
+        raise fields.unsupported(f"the activation {repr(activation)[:80]}")
 
 
 def _checked(fields: Fields, config: ModelConfig) -> ModelConfig:

@@ -35,7 +35,9 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
     elif kind == "llama":
         tokenizer = _sentencepiece(metadata, tokens)
     else:
-        raise StartError(StartReason.MODEL_UNSUPPORTED, f"the GGUF tokenizer {kind!r} is not known (gpt2, llama)")
+        raise StartError(
+            StartReason.MODEL_UNSUPPORTED, f"the GGUF tokenizer {repr(kind)[:80]} is not known (gpt2, llama)"
+        )
     _add_marked_tokens(tokenizer, metadata, tokens)
     _add_bos(tokenizer, metadata, tokens, default=kind == "llama")
     return tokenizer
@@ -59,7 +61,7 @@ def _pre_tokenizer(name: object) -> pre_tokenizers.PreTokenizer:
     if make is None:
         raise StartError(
             StartReason.MODEL_UNSUPPORTED,
-            f"the GGUF pre-tokenizer {name!r} is not known ({', '.join(sorted(_PRE_TOKENIZERS))})",
+            f"the GGUF pre-tokenizer {repr(name)[:80]} is not known ({', '.join(sorted(_PRE_TOKENIZERS))})",
         )
     return make()
 

@@ -19,7 +19,7 @@ def config_from_gguf(header: GGUFHeader) -> dict[str, Any]:
     if make is None:
         raise StartError(
             StartReason.MODEL_UNSUPPORTED,
-            f"the GGUF architecture {architecture!r} is not known ({', '.join(sorted(_ARCHITECTURES))})",
+            f"the GGUF architecture {_shown(architecture)} is not known ({', '.join(sorted(_ARCHITECTURES))})",
         )
     return make(header)
 
@@ -86,6 +86,11 @@ def _end_tokens(metadata: dict[str, Any]) -> list[int]:
     return list(dict.fromkeys(i for i in ids if type(i) is int))
 
 
+def _shown(value: object) -> str:
+    """A value of the file as messages show it: as long as the file makes it, it would fill the log."""
+    return repr(value)[:80]
+
+
 class _Values:
     """Typed reading of metadata below a prefix."""
 
@@ -97,12 +102,16 @@ class _Values:
         """A positive integer below 2**31."""
         value = self._metadata.get(self._prefix + key, default)
         if type(value) is not int or not 0 < value < 1 << 31:
-            raise StartError(StartReason.MODEL_INVALID, f"{self._prefix}{key} is {value!r}, not a positive integer")
+            raise StartError(
+                StartReason.MODEL_INVALID, f"{self._prefix}{key} is {_shown(value)}, not a positive integer"
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._metadata.get(self._prefix + key, default)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1e12:
-            raise StartError(StartReason.MODEL_INVALID, f"{self._prefix}{key} is {value!r}, not a positive number")
+            raise StartError(
+                StartReason.MODEL_INVALID, f"{self._prefix}{key} is {_shown(value)}, not a positive number"
+            )
         return float(value)

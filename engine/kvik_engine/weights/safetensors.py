@@ -34,7 +34,7 @@ class SafetensorsCheckpoint:
         for file in weight_files(folder):
             for name, shape in read_shapes(file).items():
                 if name in shapes:
-                    raise _invalid(file, f"the tensor {name!r} is also in {self._file_of[name].name}")
+                    raise _invalid(file, f"the tensor {name[:80]!r} is also in {self._file_of[name].name}")
                 shapes[name] = shape
                 self._file_of[name] = file
         self.shapes: Mapping[str, tuple[int, ...]] = shapes

@@ -136,6 +136,12 @@ GGUF_FILES: dict[str, tuple[bytes, StartReason, str]] = {
     "truncated in its head": (sound().encode()[:100], INVALID, "ends"),
     "head of a file alone": (b"GGUF", INVALID, "ends"),
     "another architecture": (sound(metadata={"general.architecture": "mamba"}).encode(), UNSUPPORTED, "mamba"),
+    "an endless architecture": (sound(metadata={"general.architecture": "x" * 4_000_000}).encode(), UNSUPPORTED, "xx"),
+    "an endless count": (
+        sound(metadata={**LLAMA_METADATA, "llama.block_count": "x" * 4_000_000}).encode(),
+        INVALID,
+        "block_count",
+    ),
     "architecture that is a number": (sound(metadata={"general.architecture": 5}).encode(), UNSUPPORTED, "5"),
     "no width": (
         sound(metadata={k: v for k, v in LLAMA_METADATA.items() if "embedding_length" not in k}).encode(),
