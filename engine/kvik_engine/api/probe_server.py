@@ -26,9 +26,10 @@ class ProbeServer:
         self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
 
     def start(self) -> None:
-        """Returns when the port answers."""
+        """Returns when the port answers. RuntimeError if it does not: an engine without probes is not to be served."""
         self._thread.start()
-        self._listening.wait(_START_SECONDS)
+        if not self._listening.wait(_START_SECONDS):
+            raise RuntimeError(f"the metrics port does not answer after {_START_SECONDS:g} s")
 
     def stop(self) -> None:
         if self._loop is not None and self._stop is not None:

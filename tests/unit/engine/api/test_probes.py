@@ -11,8 +11,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvik_engine.api import probe_server
 from kvik_engine.api.app import probe_app
 from kvik_engine.api.drain import DrainState
 from kvik_engine.api.metrics_page import MetricsPage
@@ -188,6 +190,18 @@ async def test_a_stuck_event_loop_fails_liveness(api: LiveApi) -> None:
 def get(port: int, path: str) -> int:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=3) as response:
         return int(response.status)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_api_whose_probes_cannot_be_served_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once served without: the kubelet kills such a pod, and nothing says why."""
+    monkeypatch.setattr(probe_server, "_START_SECONDS", 0.2)
+
+    def no_app() -> web.Application:
+        raise OSError("too many open files")
+
+    with bind("127.0.0.1", 0) as listening, pytest.raises(RuntimeError, match=r"does not answer after 0\.2 s"):
+        ProbeServer(no_app, listening).start()
 
 
 async def test_probes_are_answered_while_the_apis_loop_is_busy(api: LiveApi) -> None:
