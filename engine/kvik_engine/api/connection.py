@@ -59,7 +59,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The buffers to the client are full, whatever is being written: it has a minute to take something."""
+        """The buffers to the client are full, whatever is being written: it has a minute to make room for more."""
         super().pause_writing()
         self._write_timer = self._loop.call_later(limits.WRITE_SECONDS, self._nothing_taken)
 

@@ -15,7 +15,8 @@ MAX_CONNECTIONS = 2048
 RESERVED_FILES = 128
 """What the process opens besides its clients' connections."""
 WRITE_SECONDS = 60.0
-"""A client that takes nothing for so long is cut off and its request aborted."""
+"""A client that has for so long not taken enough for more to be written, as one that takes nothing, is cut off and its
+request aborted."""
 KEEPALIVE_COMMENT_SECONDS = 15.0
 """An SSE comment goes out after so long without an event."""
 
