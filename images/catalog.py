@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LOCAL_PREFIX = "localhost/"
-_SOURCES = (".py", ".toml", ".md", ".j2", ".jinja", ".typed", ".cpp", ".h")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ _SHORTEST: Final = 5.0
 """Seconds that a stream lasts longer than the deletion takes to begin."""
 
 Delete = Callable[[Installation, Kubectl], None]
-Left = Callable[[Installation, Kubectl], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
