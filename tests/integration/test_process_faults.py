@@ -191,9 +191,10 @@ def test_a_second_sigterm_ends_streams_with_an_error(tmp_path: Path) -> None:
     with started(LiveEngine(tmp_path, demo_model())) as engine, ThreadPoolExecutor(2) as pool:
         (running,) = streams(engine, pool, 1)
         assert engine.process is not None
-        for _ in range(2):
-            engine.process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
+        engine.process.send_signal(signal.SIGTERM)
+        # Two signals that come together are one.
+        wait_until(lambda: engine.load()["state"] == "draining")
+        engine.process.send_signal(signal.SIGTERM)
         result = running.result(timeout=120)
         assert len(result.errors) == 1
         assert result.events[-1] == b"[DONE]"

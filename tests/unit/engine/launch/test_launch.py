@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +129,6 @@ def alive(pid: int) -> bool:
 def test_sigterm_stops_the_api_first_and_then_the_core(engines: list[Engine], tmp_path: Path) -> None:
     engine = start(engines, tmp_path)
     core, api = engine.wait("core"), engine.wait("api")
-    time.sleep(0.3)
     engine.process.send_signal(signal.SIGTERM)
     code, _ = engine.end()
     assert code == 0

@@ -55,7 +55,7 @@ def test_every_value_has_a_place_in_the_schema() -> None:
     assert [path for path in sorted(paths(values)) if not known(path)] == []
 
 
-def test_the_operator_has_exactly_the_verbs_that_it_uses() -> None:
+def test_the_operator_is_granted_these_verbs_and_no_others() -> None:
     """No Secrets, no roles, no exec, no wildcard; `delete` only where a child can become unwanted."""
     helpers = (CHARTS / "kvik" / "templates" / "_helpers.tpl").read_text()
     rules = re.search(
