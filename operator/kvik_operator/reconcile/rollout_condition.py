@@ -60,9 +60,12 @@ def _is_complete(findings: Findings) -> bool:
 def _how_far(findings: Findings) -> str:
     if findings.stopped:
         return f"stopping: {counted(len(findings.pods), 'pod')} left"
-    new, old = len(findings.current), len(findings.older)
-    of_all = f"{new} of {counted(findings.wanted, 'pod')} {'is' if findings.wanted == 1 else 'are'} new"
-    return f"{of_all}, {counted(old, 'old one')} left, {findings.ready} ready in all"
+    new, old = findings.current, len(findings.older)
+    new_ready = sum(pod.ready for pod in new)
+    if not old:
+        return f"{new_ready} of {counted(findings.wanted, 'pod')} ready, and no old one is left"
+    of_all = f"{len(new)} of {counted(findings.wanted, 'pod')} {'is' if findings.wanted == 1 else 'are'} new"
+    return f"{of_all} ({new_ready} ready), {counted(old, 'old one')} left, {findings.ready} ready in all"
 
 
 def _way_out(findings: Findings, problem: Problem) -> str:

@@ -122,7 +122,10 @@ async def test_a_roll_counts_its_pods_from_its_first_moment_on() -> None:
     operator.change(batching={"maxRequests": 8})
     await operator.look()
     told = operator.cluster.condition("RolloutComplete")
-    assert (told["status"], told["message"]) == ("False", "0 of 2 pods are new, 2 old ones left, 2 ready in all")
+    assert (told["status"], told["message"]) == (
+        "False",
+        "0 of 2 pods are new (0 ready), 2 old ones left, 2 ready in all",
+    )
 
 
 async def test_a_roll_of_one_pod_counts_it_as_one() -> None:
@@ -132,7 +135,7 @@ async def test_a_roll_of_one_pod_counts_it_as_one() -> None:
     operator.change(batching={"maxRequests": 8})
     await operator.look()
     told = operator.cluster.condition("RolloutComplete")["message"]
-    assert told == "0 of 1 pod is new, 1 old one left, 1 ready in all"
+    assert told == "0 of 1 pod is new (0 ready), 1 old one left, 1 ready in all"
     operator.change(replicas=0)
     await operator.look()
     assert operator.cluster.condition("RolloutComplete")["message"] == "stopping: 1 pod left"
