@@ -23,6 +23,7 @@ _COMMANDS = {
     "rollback": rollback,
     "drain": drain,
 }
+_WRONG_USAGE = 2
 _INTERRUPTED = 130
 
 
@@ -32,7 +33,11 @@ def main() -> int:
 
 def run(arguments: Sequence[str], session_of: Callable[[argparse.Namespace], Session]) -> int:
     """The exit code. argparse ends the process itself on --help and wrong usage."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        parser.exit(_WRONG_USAGE)
+    options = parser.parse_args(arguments)
     try:
         options.command(options, session_of(options))
     except PluginError as error:

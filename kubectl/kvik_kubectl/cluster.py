@@ -16,6 +16,7 @@ LOAD_SECONDS: Final = 5.0
 """For a pod to tell its load, which an engine that lives does within milliseconds."""
 FIELD_MANAGER: Final = "kubectl-kvik"
 _POOLS: Final = "/apis/kvik.dev/v1alpha1/namespaces/{namespace}/inferencepools/{name}"
+_NOT_SERVED: Final = "this cluster does not serve inferencepools.kvik.dev: is Kvik installed?"
 _OK: Final = range(200, 300)
 
 
@@ -46,6 +47,13 @@ class Cluster:
 
     def pool(self, name: str) -> Object:
         return self._pool_of(name, self._transport.request("GET", self._pool_path(name)))
+
+    def pools(self) -> Sequence[Object]:
+        """All of the namespace, by name."""
+        answer = self._transport.request("GET", self._pool_path("").rstrip("/"))
+        if answer.status == 404:
+            raise PluginError(_NOT_SERVED)
+        return sorted(self._checked(answer)["items"], key=lambda pool: str(pool["metadata"]["name"]))
 
     def patch_pool(self, name: str, patch: Object, *, dry_run: bool = False) -> Object:
         """RFC 7386. With a resourceVersion in it, PluginError if the pool has changed since."""
@@ -115,7 +123,7 @@ class Cluster:
             details = answer.body.get("details") or {} if isinstance(answer.body, Mapping) else {}
             if details.get("kind") == "inferencepools":
                 raise PluginError(f"there is no pool {name} in namespace {self.namespace}")
-            raise PluginError("this cluster does not serve inferencepools.kvik.dev: is Kvik installed?")
+            raise PluginError(_NOT_SERVED)
         pool: Object = self._checked(answer)
         return pool
 

@@ -35,6 +35,11 @@ def run(options: argparse.Namespace, session: Session) -> None:
     start = session.clock()
     deadline = start + options.timeout
     ends = "deletionTimestamp" in pod["metadata"]
+    if not ends and _is_ready(pod) and not _others_ready(session, pool, options.pod):
+        session.say(
+            f"warning: no other pod of pool {pool} is ready, so nothing answers until the next one is; "
+            "if that must not be, scale the pool to 2 and wait until both are ready first"
+        )
     if not ends and not _evict(session, options.pod, pod["metadata"]["uid"], deadline):
         session.say(f"pod {options.pod} has gone by itself")
         return
@@ -58,6 +63,17 @@ def _evict(session: Session, name: str, uid: str, deadline: float) -> bool:
             raise PluginError(f"pod {name} may not be evicted yet: {answer.reason}")
         session.sleep(min(answer.retry_after or ASK_AGAIN, max(0.0, deadline - session.clock())))
     return not isinstance(answer, Gone)
+
+
+def _others_ready(session: Session, pool: str, name: str) -> bool:
+    return any(pod["metadata"]["name"] != name and _is_ready(pod) for pod in session.cluster.pods(pool))
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether the pool's Service sends it requests."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    told = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return told and "deletionTimestamp" not in pod["metadata"]
 
 
 def _is_gone(now: Mapping[str, Any] | None, then: Mapping[str, Any]) -> bool:

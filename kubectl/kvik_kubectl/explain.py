@@ -105,11 +105,14 @@ def _driver(pool: Mapping[str, Any]) -> Iterator[str]:
 
 def _told(pool: Mapping[str, Any], session: Session) -> Iterator[str]:
     status = pool.get("status") or {}
+    scaling = status.get("scaling") or {}
     conditions = status.get("conditions") or ()
     active = next((one for one in conditions if one.get("type") == "ScalingActive"), None)
     if active is not None:
-        yield f"operator: {active.get('reason')}: {active.get('message')}"
-    changes = (status.get("scaling") or {}).get("history") or ()
+        decided = scaling.get("lastDecisionTime")
+        ago = "" if decided is None else f", {age(decided, session.utcnow())} ago"
+        yield f"operator{ago}: {active.get('reason')}: {active.get('message')}"
+    changes = scaling.get("history") or ()
     for change in changes:
         ago, what = age(change.get("time", ""), session.utcnow()), f"{change.get('from')} -> {change.get('to')}"
         yield f"{ago} ago: {what} on {change.get('winner')}: {change.get('formula')}"

@@ -19,19 +19,30 @@ _HEADER = ("POD", "STATE", "KV", "RUNNING", "WAITING", "PREFILL/S", "TTFT P90", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="POOL", help="name of the InferencePool")
+    parser.add_argument("pool", metavar="POOL", nargs="?", help="name of the InferencePool (default: all there are)")
     parser.add_argument("-o", "--output", choices=("json",), help="json: what the pods said, for programs")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:
-    pool = session.cluster.pool(options.pool)
-    loads, full = loads_of(session.cluster, options.pool), Full.of(pool)
+    pools = session.cluster.pools() if options.pool is None else [session.cluster.pool(options.pool)]
+    told = [
+        (name, load, full)
+        for name, full in ((str(pool["metadata"]["name"]), Full.of(pool)) for pool in pools)
+        for load in loads_of(session.cluster, name)
+    ]
     if options.output == "json":
-        session.say(json.dumps([_as_json(load, full) for load in loads], indent=2, ensure_ascii=False))
-    elif not loads:
-        session.say(f"pool {options.pool} has no pods")
+        session.say(json.dumps([_as_json(*each) for each in told], indent=2, ensure_ascii=False))
+    elif not told:
+        namespace = session.cluster.namespace
+        none = (
+            f"no pool of namespace {namespace} has pods" if options.pool is None else f"pool {options.pool} has no pods"
+        )
+        session.say(none)
+    elif options.pool is None:
+        for line in table(("POOL", *_HEADER), [(name, *_row(load, full)) for name, load, full in told]):
+            session.say(line)
     else:
-        for line in table(_HEADER, [_row(load, full) for load in loads]):
+        for line in table(_HEADER, [_row(load, full) for _, load, full in told]):
             session.say(line)
 
 
@@ -50,6 +61,6 @@ def _row(load: PodLoad, full: Full | None) -> tuple[str, ...]:
     )
 
 
-def _as_json(load: PodLoad, full: Full | None) -> Mapping[str, Any]:
+def _as_json(pool: str, load: PodLoad, full: Full | None) -> Mapping[str, Any]:
     found = None if full is None or not load.warm else terms(load, full)
-    return {"pod": load.pod, "state": load.state, "load": load.figures, "terms": found}
+    return {"pool": pool, "pod": load.pod, "state": load.state, "load": load.figures, "terms": found}

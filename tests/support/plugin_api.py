@@ -82,6 +82,8 @@ class PluginApi:
         parts = path.strip("/").split("/")
         assert parts[parts.index("namespaces") + 1] == "demo"
         match method, parts[parts.index("namespaces") + 2 :]:
+            case "GET", ["inferencepools"]:
+                return Response(200, {"items": [self._pool("chat").body]}) if self.installed else self._pool("")
             case "GET", ["inferencepools", name]:
                 return self._pool(name)
             case "PATCH", ["inferencepools", name]:

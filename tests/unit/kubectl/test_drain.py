@@ -1,5 +1,7 @@
 """`kubectl kvik drain`: by the Eviction API, patient with a disruption budget, until the pod is gone."""
 
+from typing import Any
+
 import pytest
 
 from kvik_kubectl.connection import Response
@@ -19,6 +21,25 @@ def test_a_pod_is_evicted_and_waited_for() -> None:
     assert plugin(api, "drain", "chat-1") == (0, [ENDS, "pod chat-1 is gone after 3 s"])
     (eviction,) = api.writes()
     assert (eviction["kind"], eviction["apiVersion"]) == ("Eviction", "policy/v1")
+
+
+def ready(pod: dict[str, Any]) -> dict[str, Any]:
+    return pod | {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def test_the_only_ready_pod_is_evicted_with_a_warning_before() -> None:
+    api = PluginApi(pods={"chat-1": ready(make_plugin_pod()), "chat-2": make_plugin_pod("chat-2")})
+    api.ticks = [lambda: None, api.pods.clear]
+    code, said = plugin(api, "drain", "chat-1")
+    assert (code, said[1]) == (0, ENDS)
+    assert said[0].startswith("warning: no other pod of pool chat is ready")
+    assert "scale the pool to 2" in said[0]
+
+
+def test_there_is_no_warning_beside_another_ready_pod() -> None:
+    api = PluginApi(pods={"chat-1": ready(make_plugin_pod()), "chat-2": ready(make_plugin_pod("chat-2"))})
+    api.ticks = [api.pods.clear]
+    assert plugin(api, "drain", "chat-1")[1][0] == ENDS
 
 
 def test_a_budget_that_refuses_is_told_once_and_asked_again() -> None:

@@ -70,6 +70,18 @@ def test_a_pod_that_has_no_node_yet_is_not_asked_and_one_that_has_ended_not_show
     assert [line.split()[:2] for line in said[1:]] == [["chat-a", "ready"], ["chat-b", "pending"]]
 
 
+def test_top_without_a_name_shows_the_pods_of_all_pools() -> None:
+    code, said = plugin(api(chat_a=make_load()), "top")
+    assert code == 0
+    assert [line.split()[:3] for line in said] == [["POOL", "POD", "STATE"], ["chat", "chat-a", "ready"]]
+    assert plugin(api(), "top") == (0, ["no pool of namespace demo has pods"])
+
+
+def test_top_without_a_name_tells_a_missing_kvik(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plugin(PluginApi(installed=False), "top")[0] == 1
+    assert "is Kvik installed?" in capsys.readouterr().err
+
+
 def test_a_pool_with_fixed_replicas_has_no_load() -> None:
     world = api(chat_a=make_load())
     world.status = {}
@@ -94,6 +106,7 @@ def test_explain_says_what_wins_and_what_it_would_take_to_change_it() -> None:
     world.status |= {
         "conditions": [{"type": "ScalingActive", "reason": "ScalingOnLoad", "message": "holds at 2"}],
         "scaling": {
+            "lastDecisionTime": "2026-05-01T11:59:18Z",
             "history": [
                 {
                     "time": "2026-05-01T11:54:00Z",
@@ -102,7 +115,7 @@ def test_explain_says_what_wins_and_what_it_would_take_to_change_it() -> None:
                     "winner": "queue",
                     "formula": "90 % of full x 1 pod / 75 % -> 2",
                 }
-            ]
+            ],
         },
     }
     assert plugin(world, "explain", "chat") == (
@@ -118,7 +131,7 @@ def test_explain_says_what_wins_and_what_it_would_take_to_change_it() -> None:
             "120% of a full pod / 75% -> 2, from 2 warm pods",
             "more: above 150% twice in a row, at once; at most doubling in 15 s",
             "fewer: up to 50% for 300 s on end; then 1 in 100 s at the most",
-            "operator: ScalingOnLoad: holds at 2",
+            "operator, 42s ago: ScalingOnLoad: holds at 2",
             "6m ago: 1 -> 2 on queue: 90 % of full x 1 pod / 75 % -> 2",
         ],
     )
