@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="cluster", description="The cluster that CLUSTER names: local, kind, existing."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="start it, or find it running; prints the KUBECONFIG line")
+    up = commands.add_parser("up", help="start it, or find it running; prints the lines for KUBECONFIG and PATH")
     up.add_argument("--nodes", type=int, help="how many it is to have, 1 or 2 (CLUSTER=local); else as many as now")
     commands.add_parser("env", help="like up, but prints KUBECONFIG, KUBECTL, HELM and IMAGE_PREFIX for a shell")
     commands.add_parser("found", help="like env, but starts nothing: prints nothing where the cluster is not up")
@@ -51,7 +51,9 @@ def _run(arguments: argparse.Namespace) -> None:
     cluster = target.from_environment()
     match arguments.command:
         case "up":
-            _print_shell(KUBECONFIG=cluster.up(arguments.nodes).kubeconfig)
+            up = cluster.up(arguments.nodes)
+            _print_shell(KUBECONFIG=up.kubeconfig)
+            print(f"export PATH={shlex.quote(str(up.kubectl.parent))}:$PATH    # kubectl and helm of this cluster")
         case "env":
             _print_access(cluster.up())
         case "found":

@@ -101,6 +101,8 @@ class KindTarget:
         return self.up() if self._exists() else None
 
     def _exists(self) -> bool:
+        if not builder.docker_answers():
+            raise RuntimeError("CLUSTER=kind needs a Docker engine, and none answers: start it, or use CLUSTER=local")
         return KIND_NAME in self._output("get", "clusters").split()
 
     def _kubeconfig(self) -> list[str]:
@@ -146,7 +148,9 @@ class ExistingTarget:
 
     def up(self, nodes: int | None = None) -> Access:
         _refuse_number_of_nodes(nodes)
-        return _access(self.kubeconfig, self.image_prefix)
+        access = _access(self.kubeconfig, self.image_prefix)
+        _ask_server(access)
+        return access
 
     def access(self) -> Access | None:
         return self.up()
@@ -163,7 +167,7 @@ def choose(environment: Mapping[str, str], docker_answers: bool) -> Target:
     """By CLUSTER; without it kind where a Docker engine answers, else the local one.
 
     Raises:
-        RuntimeError: CLUSTER is none of the three, or `existing` lacks KUBECONFIG or IMAGE_PREFIX.
+        RuntimeError: CLUSTER is none of the three, or `existing` lacks KUBECONFIG or an IMAGE_PREFIX that ends in `/`.
     """
     kind = environment.get("CLUSTER") or ("kind" if docker_answers else "local")
     match kind:
@@ -174,7 +178,12 @@ def choose(environment: Mapping[str, str], docker_answers: bool) -> Target:
         case "existing":
             missing = [name for name in ("KUBECONFIG", "IMAGE_PREFIX") if not environment.get(name)]
             if missing:
-                raise RuntimeError(f"CLUSTER=existing needs {' and '.join(missing)}")
+                example = " such as registry.example/team/" if "IMAGE_PREFIX" in missing else ""
+                raise RuntimeError(f"CLUSTER=existing needs {' and '.join(missing)}{example}")
+            if not environment["IMAGE_PREFIX"].endswith("/"):
+                raise RuntimeError(
+                    f"IMAGE_PREFIX={environment['IMAGE_PREFIX']} must end in /: it stands before kvik/..."
+                )
             return ExistingTarget(Path(environment["KUBECONFIG"]), environment["IMAGE_PREFIX"])
     raise RuntimeError(f"CLUSTER={kind}: must be local, kind or existing")
 
@@ -187,6 +196,18 @@ def from_environment() -> Target:
     if ignored and not isinstance(target, ExistingTarget) and not Path(ignored).is_relative_to(cache_root()):
         print("cluster: KUBECONFIG is ignored; set CLUSTER=existing to use that cluster", file=sys.stderr, flush=True)
     return target
+
+
+def _ask_server(access: Access) -> None:
+    """RuntimeError with the server's name and why it does not answer, which KUBECONFIG alone does not show."""
+    kubectl = [str(access.kubectl), f"--kubeconfig={access.kubeconfig}"]
+    asked = [*kubectl, "version", "--request-timeout=10s"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        named = [*kubectl, "config", "view", "--minify", "--output=jsonpath={.clusters[0].cluster.server}"]
+        server = subprocess.run(named, capture_output=True, text=True, check=False).stdout or "no server"
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"the cluster of KUBECONFIG={access.kubeconfig} ({server}) does not answer: {why}")
 
 
 def _refuse_number_of_nodes(nodes: int | None) -> None:

@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 
+from images import builder
 from tests.cluster.target import ExistingTarget, KindTarget, LocalTarget, choose
 
 
@@ -17,12 +20,24 @@ def test_a_choice_overrules_the_docker_engine():
 
 
 def test_an_existing_cluster_needs_its_kubeconfig_and_where_it_pulls_from():
-    with pytest.raises(RuntimeError, match="IMAGE_PREFIX"):
+    with pytest.raises(RuntimeError, match="IMAGE_PREFIX such as registry"):
         choose({"CLUSTER": "existing", "KUBECONFIG": "/k"}, docker_answers=False)
     target = choose({"CLUSTER": "existing", "KUBECONFIG": "/k", "IMAGE_PREFIX": "r.example/"}, docker_answers=False)
     assert isinstance(target, ExistingTarget)
     with pytest.raises(RuntimeError, match="could not pull"):
         target.load("localhost/kvik/operator:1")
+
+
+def test_kind_without_a_docker_engine_is_refused_before_kind_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(builder, "docker_answers", lambda: False)
+    with pytest.raises(RuntimeError, match="needs a Docker engine"):
+        KindTarget(tmp_path).up()
+
+
+def test_a_prefix_that_would_name_another_registry_is_refused_at_once():
+    environment = {"CLUSTER": "existing", "KUBECONFIG": "/k", "IMAGE_PREFIX": "localhost"}
+    with pytest.raises(RuntimeError, match="IMAGE_PREFIX=localhost must end in /"):
+        choose(environment, docker_answers=False)
 
 
 def test_an_unknown_choice_is_refused_by_name():
