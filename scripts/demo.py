@@ -66,7 +66,8 @@ class Cluster:
 
 
 def say(text: str) -> None:
-    print(f"\033[1m==> {text}\033[0m", flush=True)
+    line = f"==> {text}"
+    print(f"\033[1m{line}\033[0m" if sys.stdout.isatty() else line, flush=True)
 
 
 def run(*command: str) -> str:
@@ -114,9 +115,19 @@ def ensure_images(cluster: Cluster) -> dict[str, catalog.Image]:
 
 def runs_build(kubectl: Kubectl, build: str) -> bool:
     """Whether what runs in the namespace was started from this build of its image."""
+    return build_noted(kubectl) == build
+
+
+def build_noted(kubectl: Kubectl) -> str | None:
+    """None: nothing that was started in the namespace became ready."""
     namespace = kubectl.get("namespace", kubectl.namespace) or {"metadata": {}}
-    before: str | None = namespace["metadata"].get("annotations", {}).get(BUILT_FROM)
-    return before == build
+    noted: str | None = namespace["metadata"].get("annotations", {}).get(BUILT_FROM)
+    return noted
+
+
+def why_replace(before: str | None) -> str:
+    """`before` is the build that ran last; it is noted once the pool is ready."""
+    return "the demo before did not get it ready" if before is None else "its engine image is another one now"
 
 
 def note_build(kubectl: Kubectl, build: str) -> None:
@@ -220,6 +231,8 @@ def up() -> None:
     build = built_from(cluster, images["demo"])
     ensure_namespace(kubectl, borrowed=cluster.borrowed)
     if not runs_build(kubectl, build):
+        if kubectl.get(POOLS, POOL) is not None:
+            print(f"  replacing the pool because {why_replace(build_noted(kubectl))}")
         kubectl.run("delete", POOLS, "--all", timeout=180)
     print(kubectl.apply(EXAMPLE.read_text()).rstrip())
     wait_until_ready(kubectl)
@@ -264,9 +277,13 @@ def down() -> None:
     if cluster is None:
         say("The cluster is not up: there is no demo to remove")
         return
+    demo, system = cluster.in_namespace(NAMESPACE), cluster.in_namespace(SYSTEM)
+    ours = (demo.get("namespace", NAMESPACE), system.get("namespace", SYSTEM), system.get("crd", POOLS))
+    if not any(ours):
+        say("There is no demo to remove")
+        return
     say(f"Removing {NAMESPACE}: about half a minute, since engines end their streams first")
-    remove_namespace(cluster.in_namespace(NAMESPACE), borrowed=cluster.borrowed)
-    system = cluster.in_namespace(SYSTEM)
+    remove_namespace(demo, borrowed=cluster.borrowed)
     pools = system.list(POOLS, all_namespaces=True) if system.get("crd", POOLS) else ()
     if why := why_keep_operator(system.get("namespace", SYSTEM), pools, borrowed=cluster.borrowed):
         say(f"The operator stays: {why}")

@@ -12,6 +12,11 @@ from tests.support.kubectl import Kubectl
 MARK: Final = "kvik.dev/made-by"
 US: Final = "make-demo"
 
+_THEIRS: Final = (
+    "and the demo did not make it: an operator that is there is somebody else's, and a second one would take over its "
+    "pools. Apply examples/smollm2.yaml to that one, or use CLUSTER=local"
+)
+
 Object = Mapping[str, Any]
 
 
@@ -27,9 +32,9 @@ def why_not_install(namespace: Object | None, crd: Object | None) -> str | None:
     """Why an operator must not be installed into `namespace` of a cluster that others use; None: it may. Pure."""
     if namespace is not None:
         name = namespace["metadata"]["name"]
-        return None if marked(namespace) else f"namespace {name} is there already, and the demo did not make it"
+        return None if marked(namespace) else f"namespace {name} is there already, {_THEIRS}"
     if crd is not None:
-        return f"{crd['metadata']['name']} is installed already, and the demo did not do that"
+        return f"{crd['metadata']['name']} is installed already, {_THEIRS}"
     return None
 
 

@@ -96,6 +96,18 @@ def test_without_a_cluster_there_is_nothing_to_remove_and_none_is_started(
     assert "no demo to remove" in capsys.readouterr().out
 
 
+def test_on_a_cluster_without_a_demo_nothing_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert taken_down(monkeypatch, World(borrowed=False)) == []
+    assert "no demo to remove" in capsys.readouterr().out
+
+
+def test_a_pool_that_is_replaced_says_why() -> None:
+    assert demo.why_replace(None) == "the demo before did not get it ready"
+    assert "another one" in demo.why_replace("sha256:old")
+
+
 def test_on_a_cluster_of_its_own_the_demo_takes_everything_away(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(borrowed=False, objects={"namespace/kvik-system": THEIRS, f"crd/{demo.POOLS}": CRD})
     assert taken_down(monkeypatch, world) == EVERYTHING
