@@ -18,13 +18,15 @@ steps=("$@")
 [ $# -gt 0 ] || steps=(format rules types imports locks pages yaml shell charts)
 # Here, where its progress is seen: the first time, it builds helm.
 [[ " ${steps[*]} " != *" charts "* ]] || python -m tests.cluster tools >/dev/null || exit
+ok=ok fail=fail
+if [ -t 1 ]; then ok=$'\033[32mok\033[0m' fail=$'\033[31mfail\033[0m'; fi
 failed=()
 for step in "${steps[@]}"; do
     started=$SECONDS
     if output=$("step_$step" 2>&1); then
-        printf '  \033[32mok\033[0m    %-8s %3d s\n' "$step" $((SECONDS - started))
+        printf '  %s    %-8s %3d s\n' "$ok" "$step" $((SECONDS - started))
     else
-        printf '  \033[31mfail\033[0m  %-8s %3d s\n%s\n' "$step" $((SECONDS - started)) "$output"
+        printf '  %s  %-8s %3d s\n%s\n' "$fail" "$step" $((SECONDS - started)) "$output"
         failed+=("$step")
     fi
 done

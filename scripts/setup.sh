@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+say() { if [ -t 2 ]; then printf '\033[1m==> %s\033[0m\n' "$*" >&2; else echo "==> $*" >&2; fi; }
 
 # Returns at once where they are built. Tried each time: a compiler may have come since.
 build_cpu_kernels() {

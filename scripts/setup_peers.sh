@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 key=$({ pwd && cat requirements/peers-build.txt requirements/peers.txt scripts/setup_peers.sh; } | sha256sum)
 [ "$(cat .venv-peers/made-from 2>/dev/null)" != "$key" ] || exit 0
 
-printf '\033[1m==> Making .venv-peers: building llama.cpp\033[0m\n' >&2
+echo '==> Making .venv-peers: building llama.cpp' >&2
 .venv/bin/uv venv --quiet --allow-existing --python .venv/bin/python .venv-peers
 export VIRTUAL_ENV=$PWD/.venv-peers PATH=$PWD/.venv-peers/bin:$PATH CMAKE_GENERATOR=Ninja
 # Linked statically: a wheel holds no symbolic links, so shared libraries would lose their names.

@@ -108,7 +108,7 @@ def main() -> int:
     os.environ["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     results: list[tuple[str, int, float]] = []
     for tier in options.tiers:
-        print(f"\n\033[1m==> {tier}\033[0m", flush=True)
+        print(f"\n\033[1m==> {tier}\033[0m" if sys.stdout.isatty() else f"\n==> {tier}", flush=True)
         started = time.monotonic()
         status = run(tier, options)
         results.append((tier, status, time.monotonic() - started))
