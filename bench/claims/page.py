@@ -22,12 +22,13 @@ def _head(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "`bench/results/claims.jsonl`, and this page from them; `python -m bench.claims --only 3` tries one."
     yield "A claim that does not hold is shown as failed, with the reason; what is not shown has no result yet."
     yield ""
-    yield "| | Claim | Baseline | Ours | Ratio | Wanted | Holds |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| | Claim | Baseline | Ours | In | Ratio | Wanted | Holds |"
+    yield "|---|---|---|---|---|---|---|---|"
     for line in lines:
+        unit = line["unit"].partition(",")[0]
         yield (
             f"| {line['id']} | {line['what']} | {_number(line['baseline'])} | {_number(line['ours'])} | "
-            f"{_number(line['ratio'])} | {line['wanted']} | {'yes' if line['ok'] else '**no**'} |"
+            f"{unit} | {_number(line['ratio'])} | {line['wanted']} | {'yes' if line['ok'] else '**no**'} |"
         )
     yield ""
 

@@ -60,7 +60,7 @@ def test_the_page_says_how_many_requests_of_which_lengths_and_on_what_machine() 
         "version 0.1.0",
     ):
         assert part in text
-    assert "| 3 | One prefix is held once | 4,096 | 64 | 64 | 60 times fewer | yes |" in text
+    assert "| 3 | One prefix is held once | 4,096 | 64 | blocks | 64 | 60 times fewer | yes |" in text
 
 
 def test_a_claim_that_does_not_hold_is_shown_with_its_reason() -> None:
