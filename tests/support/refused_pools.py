@@ -200,7 +200,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "ld_preload": ({"template": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, "spec.template.env", "LD_PRELOAD is"),
     "python_path": ({"template": {"env": [{"name": "PYTHONPATH", "value": "x"}]}}, "spec.template.env", "reserved"),
-    "token_in_env": ({"template": {"env": [{"name": "HF_TOKEN", "value": "x"}]}}, "spec.template.env", "reserved"),
+    "token_in_env": (
+        {"template": {"env": [{"name": "HF_TOKEN", "value": "x"}]}},
+        "spec.template.env",
+        "model.secretRef",
+    ),
     "same_variable_twice": (
         {"template": {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
         "spec.template.env",
