@@ -17,12 +17,17 @@ from kvik_engine.errors import KvikError
 
 log = logging.getLogger(__name__)
 
+_UNTOLD = frozenset({"/tokenize", "/detokenize"})
+"""Cheap, and asked by the thousand where a client counts tokens: only their failures are logged."""
 _REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 
 
 @web.middleware
 async def request_id(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The client's own id is echoed and logged, never used as a key (vllm #10583). One line a request, no content."""
+    """The client's own id is echoed and logged, never used as a key (vllm #10583). One line a request, no content.
+
+    Those of _UNTOLD are logged when they fail.
+    """
     own = request.headers.get("X-Request-Id", "")
     usable = 0 < len(own) <= MAX_CLIENT_ID_CHARS and own.isascii() and own.isprintable()
     request[_REQUEST_ID] = own if usable else f"req-{secrets.token_hex(16)}"
@@ -33,7 +38,7 @@ async def request_id(request: web.Request, handler: Handler) -> web.StreamRespon
         status = response.status
         return response
     finally:
-        if request.method == "POST":
+        if request.method == "POST" and not (request.path in _UNTOLD and status == HTTPStatus.OK):
             fields = {"request_id": request[_REQUEST_ID], "path": request.path, "status": status}
             log.info("request", extra=fields | {"seconds": round(time.monotonic() - started_at, 3)})
 

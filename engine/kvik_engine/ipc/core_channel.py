@@ -109,7 +109,7 @@ class CoreChannel:
 
     def close(self) -> None:
         for peer in list(self._peers.values()):
-            self._drop(peer, "the core stops")
+            self._drop(peer, "the core stops", logging.INFO)
         self._selector.unregister(self._listener)
         self._listener.close()
         self._selector.close()
@@ -136,7 +136,7 @@ class CoreChannel:
             for _ in range(_READS_PER_POLL):
                 data = peer.socket.recv(_READ_BYTES)
                 if not data:
-                    self._drop(peer, "it closed the connection")
+                    self._drop(peer, "it closed the connection", logging.INFO)
                     return
                 for message in peer.unpacker.feed(data):
                     peer.api_id = message.api_id
@@ -145,7 +145,9 @@ class CoreChannel:
                     return
         except BlockingIOError:
             return
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
+            self._drop(peer, str(error), logging.INFO)
+        except ProtocolError as error:
             self._drop(peer, str(error))
 
     def _enqueue(self, peer: _Peer, frame: Frame, now: float) -> None:
@@ -172,12 +174,13 @@ class CoreChannel:
         except BlockingIOError:
             self._selector.modify(peer.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
         except OSError as error:
-            self._drop(peer, str(error))
+            self._drop(peer, str(error), logging.INFO)
 
-    def _drop(self, peer: _Peer, why: str) -> None:
+    def _drop(self, peer: _Peer, why: str, level: int = logging.WARNING) -> None:
+        """A warning where the core cuts it off; of one that left by itself, launch says how it ended."""
         if self._peers.pop(peer.socket, None) is None:
             return
-        log.warning("API process left", extra={"api_id": peer.api_id, "why": why})
+        log.log(level, "API process left", extra={"api_id": peer.api_id, "why": why})
         self._selector.unregister(peer.socket)
         peer.socket.close()
         if peer.api_id is not None:

@@ -37,7 +37,7 @@ def choose_device(wanted: str) -> torch.device:
         raise StartError(StartReason.CONFIG_INVALID, f"the device {wanted!r} is not one of auto, cpu, cuda")
     device = torch.device("cuda", torch.cuda.current_device()) if visible and wanted != "cpu" else torch.device("cpu")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    log.info("device %s (%s), asked for: %s", device, name, wanted)
+    log.info("device %s (%s)", device, name)
     return device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,14 @@ async def test_tokenize_refuses_what_it_would_ignore(api: LiveApi, body: dict[st
 async def test_a_bias_cannot_be_given_twice_by_leading_zeros(api: LiveApi) -> None:
     answer = await api.chat(logit_bias={"1": 100, "01": 100})
     assert (answer.status, answer.json["error"]["param"]) == (400, "logit_bias")
+
+
+async def test_counting_tokens_is_logged_only_when_it_fails(api: LiveApi, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for body in ({"prompt": "Hi"}, {"prompt": "Hi", "add_generation_prompt": True}):
+        await api.post("/tokenize", body)
+    told = [record for record in caplog.records if record.getMessage() == "request"]
+    assert [vars(record)["status"] for record in told] == [400]
 
 
 async def test_tokenize_and_detokenize_are_inverse(api: LiveApi) -> None:

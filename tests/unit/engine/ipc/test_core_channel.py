@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,18 @@ def test_an_api_process_hears_only_of_its_own_requests(channel: CoreChannel, pee
     _, news = receive(peer, 2)
     assert isinstance(news, Frame)
     assert news.outputs == []
+
+
+def test_an_api_process_that_leaves_by_itself_is_no_warning(
+    channel: CoreChannel, peer: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every clean stop of an engine ended with a warning."""
+    caplog.set_level(logging.INFO)
+    peer.close()
+    while not any(isinstance(message, Gone) for message in channel.poll(0.01)):
+        pass
+    (told,) = caplog.records
+    assert (told.levelname, told.getMessage()) == ("INFO", "API process left")
 
 
 def test_a_slow_reader_gets_everything_in_few_frames(channel: CoreChannel, peer: socket.socket) -> None:
