@@ -23,6 +23,8 @@ _COMMANDS = {
     name: f"kvik_engine.cli.{name}" for name in ("serve", "plan", "simulate", "bench", "model", "drain", "version")
 }
 
+_WRONG_USAGE = 2
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. Quiet when nobody reads what it prints any more, as in `kvik plan ... | head`."""
@@ -53,6 +55,10 @@ def _unread(stream: TextIO) -> bool:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
+    if not arguments:
+        parser = _parser(_load([*_COMMANDS, *_extra()]))
+        parser.print_help(sys.stderr)
+        parser.exit(_WRONG_USAGE)
     chosen = _load([next((a for a in arguments if not a.startswith("-")), "")])
     parser = _parser(chosen or _load([*_COMMANDS, *_extra()]))
     return parser.parse_args(arguments)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kvik_engine.cli import values
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.exits import EXIT_START_ERROR
 
 if TYPE_CHECKING:
     from kvik_engine.bench.endpoint import Chats
@@ -109,7 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return uvloop.run(_measure(arguments, workload))
     except (NotAnEndpoint, TooShort) as error:
-        raise StartError(StartReason.CONFIG_INVALID, str(error)) from error
+        print(f"kvik bench: {error}", file=sys.stderr)
+        return EXIT_START_ERROR
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

@@ -10,12 +10,15 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvik_engine.cli import values
 from kvik_engine.cli.serve_options import OPTIONS, Option
 from kvik_engine.config import DEFAULTS
 from kvik_engine.errors import StartError, StartReason
+
+if TYPE_CHECKING:
+    from kvik_engine.cli.sources import LocalModel
 
 HELP = "say what a model needs and how many requests fit"
 
@@ -59,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     from kvik_engine.capacity.model_on_disk import read_model
     from kvik_engine.capacity.plan import Wanted, make_plan
     from kvik_engine.capacity.report import as_json, as_text
-    from kvik_engine.cli.sources import default_cache_dir, fetched_model
+    from kvik_engine.cli.sources import default_cache_dir
 
     given = _read({option.name: getattr(arguments, option.name) for option in _OPTIONS})
     cache_dir = Path(given.get("cache_dir") or default_cache_dir(os.environ))
-    local = fetched_model(arguments.model, cache_dir)
+    local = _local(arguments.model, cache_dir)
     gpu, memory_bytes = _device(given)
     model = read_model(local.path)
     dtype = given.get("dtype", "bf16")
@@ -87,6 +90,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(as_text(local.name, model, wanted, plan))
     return 0
+
+
+def _local(source: str, cache_dir: Path) -> LocalModel:
+    """StartError where it was not fetched, with the way that needs no fetching of weights."""
+    from kvik_engine.cli.sources import HUB, fetched_model
+
+    try:
+        return fetched_model(source, cache_dir)
+    except StartError as error:
+        if error.reason is StartReason.MODEL_NOT_FOUND and source.startswith(HUB):
+            raise StartError(error.reason, f"{error.message}; or give its config.json, which is enough") from None
+        raise
 
 
 def _read(flags: dict[str, str | None]) -> dict[str, Any]:
