@@ -126,7 +126,7 @@ def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
     better = sum(scheduler.waiting.of_class(c).prompt_tokens for c in SLO_CLASSES if c < request.slo_class)
     by_tenant = Counter({tenant: waiting.prompt_tokens for tenant, waiting in queue.tokens_of.items()})
     of_own = queue.tokens_of.get(request.tenant)
-    own = 0 if of_own is None else of_own.short_tokens if request.tier == 0 else of_own.prompt_tokens
+    own = 0 if of_own is None else of_own.by_tier[0] if request.tier == 0 else of_own.prompt_tokens
     for running in scheduler.running:
         left = running.prompt_left
         if running.slo_class < request.slo_class:

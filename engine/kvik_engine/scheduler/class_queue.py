@@ -11,15 +11,23 @@ from typing import NamedTuple
 
 from kvik_engine.request import Request
 from kvik_engine.scheduler.fairness import ServiceCounters
+from kvik_engine.scheduler.tiers import TIERS
 
 _Entry = tuple[int, float, int, Request]
 
 
 class Waiting(NamedTuple):
-    """Prompt tokens of waiting requests: of all, and of those of the shortest tier."""
+    """Prompt tokens of waiting requests: of all, and of those of each tier."""
 
     prompt_tokens: int
-    short_tokens: int
+    by_tier: tuple[int, ...]
+
+    def plus(self, tokens: int, tier: int) -> Waiting:
+        by_tier = (*self.by_tier[:tier], self.by_tier[tier] + tokens, *self.by_tier[tier + 1 :])
+        return Waiting(self.prompt_tokens + tokens, by_tier)
+
+
+NONE_WAITING = Waiting(0, (0,) * TIERS)
 
 
 class ClassQueue:
@@ -37,15 +45,22 @@ class ClassQueue:
         self._tenants: Counter[str] = Counter()
         self.aged_turn_at: float | None = None
         """When a request of this class was last admitted for its age."""
-        self.prompt_tokens = 0
-        """Prompt tokens of all waiting requests of the class."""
-        self.short_tokens = 0
-        """Prompt tokens of the waiting requests of the shortest tier."""
+        self.tokens = NONE_WAITING
+        """Of all waiting requests of the class."""
         self.tokens_of: dict[str, Waiting] = {}
-        """Both by tenant."""
+        """By tenant."""
 
     def __len__(self) -> int:
         return self._tenants.total()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all waiting requests of the class."""
+        return self.tokens.prompt_tokens
+
+    def tokens_below(self, tier: int) -> int:
+        """Prompt tokens of the waiting requests of lower tiers."""
+        return sum(self.tokens.by_tier[:tier])
 
     def of_tenant(self, tenant: str) -> int:
         """Waiting requests of a tenant."""
@@ -82,11 +97,8 @@ class ClassQueue:
             self._served.leaves(self._slo_class, request.tenant)
 
     def _count_tokens(self, request: Request, tokens: int) -> None:
-        short = tokens if request.tier == 0 else 0
-        self.prompt_tokens += tokens
-        self.short_tokens += short
-        own = self.tokens_of.get(request.tenant, Waiting(0, 0))
-        self.tokens_of[request.tenant] = Waiting(own.prompt_tokens + tokens, own.short_tokens + short)
+        self.tokens = self.tokens.plus(tokens, request.tier)
+        self.tokens_of[request.tenant] = self.tokens_of.get(request.tenant, NONE_WAITING).plus(tokens, request.tier)
 
     def enqueue(self, request: Request) -> None:
         entry = (request.priority, request.turn, next(self._order), request)

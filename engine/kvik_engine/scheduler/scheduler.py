@@ -2,7 +2,8 @@
 
 `plan` makes one step, `settle` takes its results; a step may be planned while the one before it is not settled.
 Order within a step:
-1. the head (oldest request of the highest class), so that something always moves on;
+1. the head (oldest running request of the highest class), so that something always moves on; it leaves a part of the
+   prefills' share to prompts that rank before it;
 2. branches that compute one new output token: they are never held up by prompts;
 3. prompts and recomputation within the prefills' share, class by class, running and waiting requests by the same rank:
    the least served tenant first, then priority and turn.
@@ -186,22 +187,41 @@ class Scheduler:
         return False
 
     def _plan_head(self, step: PlanBuilder) -> None:
-        """The head's prompt. Shorter prompts that rank before it keep what they can use, up to half of the share."""
+        """The head's prompt. Prompts that rank before it keep what they can use of the share."""
         if not step.head_prompts:
             return
-        kept = min(step.prefill_left // 2, self._tokens_before(step, step.head_prompts[0].request))
+        kept = self._kept_before(step, step.head_prompts[0].request)
         step.prefill_left -= kept
         for branch in step.head_prompts:
             self._plan_prompt(step, branch)
         step.prefill_left += kept
 
-    def _tokens_before(self, step: PlanBuilder, head: Request) -> int:
-        """Prompt tokens of its class that rank before the head and could be computed now."""
+    def _kept_before(self, step: PlanBuilder, head: Request) -> int:
+        """Prefill tokens that the head leaves to prompts which rank before it and can be computed now.
+
+        Of its own class those are running ones and, of those that wait, shorter ones: half of the share at most.
+        Where a better class has come, which no running request has, the head gets what batch prompts would.
+        """
         before = self._rank(head)
-        running = sum(branch.todo for branch in step.prompts[head.slo_class] if self._rank(branch.request) < before)
-        best = self.waiting.of_class(head.slo_class).best()
-        passes = best is not None and best.tier < head.tier and self._rank(best) < before and self._rows.free > 0
-        return running + (self.waiting.of_class(head.slo_class).short_tokens if passes else 0)
+        tokens = sum(branch.todo for branch in step.prompts[head.slo_class] if self._rank(branch.request) < before)
+        most = step.prefill_left // 2
+        next_one = self._next_before(step, head)
+        if next_one is not None:
+            better = [self.waiting.of_class(c).prompt_tokens for c in SLO_CLASSES if c < head.slo_class]
+            tokens += sum(better) + self.waiting.of_class(head.slo_class).tokens_below(head.tier)
+            if next_one.slo_class < head.slo_class:
+                most = step.prefill_left - shares.prefill_share(step.prefill_left)
+        return min(most, tokens)
+
+    def _next_before(self, step: PlanBuilder, head: Request) -> Request | None:
+        """The waiting request that is admitted in this step and goes before the head, by class or for its length."""
+        if not self.waiting or not self._batching.open_to_more():
+            return None
+        candidate = self._next_admission(step, head.slo_class, head)
+        if candidate is None:
+            return None
+        request = candidate.request
+        return request if (request.slo_class, request.tier) < (head.slo_class, head.tier) else None
 
     def _plan_prompt(self, step: PlanBuilder, branch: Branch) -> None:
         """The next chunk of a branch, as far as the prefills' share goes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 MEDIUM_CHUNKS = 4
 DELAY_SECONDS = (0.0, 0.5, 2.0)
 """Of short, medium and long prompts, at least."""
+TIERS = len(DELAY_SECONDS)
 STRETCH = 2.0
 """A prompt beside which shorter ones are computed gets half of the steps (Scheduler._plan_head) and so takes twice its
 time. Were its delay shorter, those who come later would wait until all of it is computed."""
