@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from kvik_engine.request import Life, Request
@@ -12,9 +13,10 @@ from kvik_engine.scheduler.state import State
 
 
 class CanStart(Protocol):
-    """Whether a certain waiting request starts with so many rows and blocks beside those that are available."""
+    """Whether a certain waiting request starts with so many rows and blocks beside those that are available, once the
+    requests `without` do not run any more and so need no blocks."""
 
-    def __call__(self, *, more_rows: int, more_blocks: int) -> bool: ...
+    def __call__(self, *, more_rows: int, more_blocks: int, without: Collection[Request]) -> bool: ...
 
 
 def get_blocks(state: State, step: PlanBuilder, needy: Request, missing: Callable[[], int]) -> bool:
@@ -49,9 +51,10 @@ def make_way(state: State, step: PlanBuilder, waiting: Request, can_start: CanSt
     def enough(victims: Sequence[Request]) -> bool:
         kv = state.kv
         branches = [branch for victim in victims for branch in victim.live]
-        if not can_start(more_rows=len(branches), more_blocks=kv.returning + sum(map(kv.held, branches))):
+        starts_with = partial(can_start, more_rows=len(branches), without=victims)
+        if not starts_with(more_blocks=kv.returning + sum(map(kv.held, branches))):
             return False  # asked at every step while it waits, and counting who shares which block takes long
-        return can_start(more_rows=len(branches), more_blocks=kv.returning + kv.reclaimable(branches))
+        return starts_with(more_blocks=kv.returning + kv.reclaimable(branches))
 
     victims = enough_victims(state.running, waiting=waiting, enough=enough, p75=state.lengths.p75, now=step.now)
     for victim in victims:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 
 from kvik_engine.kv.manager import NO_CHANGE, KVManager
@@ -277,17 +278,26 @@ class Scheduler:
                 step.closed_from = closed if step.closed_from is None else min(closed, step.closed_from)
         return None
 
-    def _can_start(self, step: PlanBuilder, request: Request, *, more_rows: int = 0, more_blocks: int = 0) -> bool:
-        """Whether a waiting request gets its rows and blocks now, or would with some more of them."""
+    def _can_start(
+        self,
+        step: PlanBuilder,
+        request: Request,
+        *,
+        more_rows: int = 0,
+        more_blocks: int = 0,
+        without: Collection[Request] = (),
+    ) -> bool:
+        """Whether a waiting request gets its rows and blocks now, or would with some more of them and `without` some
+        of the running requests."""
         if len(request.live) > self._rows.free + more_rows:
             return False
         hit = self.kv.find(request.live[0])
         return self._room.has_room(
             request,
             self.kv,
-            running=self.running,
+            running=[other for other in self.running if other not in without] if without else self.running,
             hit=hit,
-            owed=sum(step.owed.values()),
+            owed=sum(step.owed.values()) - sum(step.owed.get(victim, 0) for victim in without),
             more_blocks=more_blocks,
             pool_was_full=self._state.full_from is not None and request.slo_class >= self._state.full_from,
         )
