@@ -222,6 +222,8 @@ class Request:
     turn: float = field(init=False)
     """Its place within class and priority: the arrival, later for higher tiers."""
     prompt_length: int = field(init=False)
+    to_compute: int = field(init=False)
+    """Prompt tokens that the prefix cache did not have when the request came."""
     token_limit: int = field(init=False)
     """Prompt and outputs of a branch never grow beyond this."""
     stop_ids: frozenset[int] = field(init=False)
@@ -229,7 +231,7 @@ class Request:
     def __post_init__(self) -> None:
         self.seniority = (self.slo_class, self.arrival, self.key)
         self.turn = self.arrival
-        self.prompt_length = len(self.prompt)
+        self.prompt_length = self.to_compute = len(self.prompt)
         self.token_limit = self.prompt_length + self.params.max_tokens
         self.stop_ids = frozenset(self.params.stop_token_ids)
         self.branches = [Branch(self, choice, list(self.prompt)) for choice in range(self.params.n)]

@@ -113,7 +113,7 @@ def predicted_ttft(request: Request, scheduler: Scheduler, rate: float | None, n
     ahead = tokens_ahead(request, scheduler)
     if not ahead or rate is None:
         return None
-    return now - request.arrival + (ahead + request.prompt_length) / rate
+    return now - request.arrival + (ahead + request.to_compute) / rate
 
 
 def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
@@ -135,7 +135,7 @@ def tokens_ahead(request: Request, scheduler: Scheduler) -> int:
             by_tenant[running.tenant] += left
         elif running.slo_class == request.slo_class and request.tier >= running.tier:
             own += left
-    served = queue.served_once_waiting(request.tenant) + own + request.prompt_length
+    served = queue.served_once_waiting(request.tenant) + own + request.to_compute
     others = {tenant: tokens for tenant, tokens in by_tenant.items() if tenant != request.tenant}
     return (
         better

@@ -17,7 +17,7 @@ _Entry = tuple[int, float, int, Request]
 
 
 class Waiting(NamedTuple):
-    """Prompt tokens of waiting requests: of all, and of those of each tier."""
+    """Prompt tokens to compute of waiting requests: of all, and of those of each tier."""
 
     prompt_tokens: int
     by_tier: tuple[int, ...]
@@ -55,11 +55,11 @@ class ClassQueue:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all waiting requests of the class."""
+        """Prompt tokens to compute of all waiting requests of the class."""
         return self.tokens.prompt_tokens
 
     def tokens_below(self, tier: int) -> int:
-        """Prompt tokens of the waiting requests of lower tiers."""
+        """Prompt tokens to compute of the waiting requests of lower tiers."""
         return sum(self.tokens.by_tier[:tier])
 
     def of_tenant(self, tenant: str) -> int:
@@ -85,12 +85,12 @@ class ClassQueue:
         if request.tenant not in self._tenants:
             self._served.joins(self._slo_class, request.tenant, self._tenants)
         self._tenants[request.tenant] += 1
-        self._count_tokens(request, request.prompt_length)
+        self._count_tokens(request, request.to_compute)
 
     def leaves(self, request: Request) -> None:
         """Count a request out."""
         self._tenants[request.tenant] -= 1
-        self._count_tokens(request, -request.prompt_length)
+        self._count_tokens(request, -request.to_compute)
         if not self._tenants[request.tenant]:
             del self._tenants[request.tenant]
             del self.tokens_of[request.tenant]

@@ -61,7 +61,7 @@ class WaitingQueue:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all waiting requests."""
+        """Prompt tokens to compute of all waiting requests."""
         return sum(own.prompt_tokens for own in self._classes.values())
 
     def of_class(self, slo_class: int) -> ClassQueue:

@@ -99,7 +99,8 @@ class Scheduler:
 
     @property
     def prompt_tokens_left(self) -> int:
-        """Prompt tokens of waiting and running requests that no step was planned for yet."""
+        """Prompt tokens of waiting and running requests that no step was planned for yet, without those that the prefix
+        cache has, or of a waiting request had when it came."""
         return self.waiting.prompt_tokens + sum([request.prompt_left for request in self._prompting])
 
     def fits(self, request: Request) -> bool:
@@ -108,7 +109,7 @@ class Scheduler:
 
     def place(self, request: Request) -> None:
         """Decide a new request's length tier and with it its turn, by what there is to compute of its prompt now."""
-        to_compute = request.prompt_length - self.kv.find(request.live[0]).tokens
+        to_compute = request.to_compute = request.prompt_length - self.kv.find(request.live[0]).tokens
         request.tier = tier_of(to_compute, self._limits.chunked_prefill_tokens)
         request.turn = turn_of(request.arrival, request.tier, to_compute, self.prefill_rate.tokens_per_second)
 

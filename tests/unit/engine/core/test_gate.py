@@ -180,3 +180,22 @@ def test_goodput_without_a_target_is_no_gate() -> None:
     for admission in ("goodput", "hope"):
         with pytest.raises(AssertionError, match="goodput"):
             gate(replace(interactive(admission), slo_ttft=None), scheduler)
+
+
+def test_what_the_prefix_cache_has_is_no_work_ahead() -> None:
+    """Nine requests with a system prompt of 1,000 tokens made a backlog of thousands, and a prediction of seconds."""
+    system = [1 + i % 60 for i in range(1000)]
+    harness = Harness(blocks=2000, chunked_prefill_tokens=64, max_batch_tokens=64, max_requests=4)
+    harness.submit(0, system, max_tokens=1)
+    harness.run()
+    for number in range(1, 9):
+        harness.submit(number, [*system, number, number, number], max_tokens=50, min_tokens=50)
+    for _ in range(2):
+        harness.step()
+    assert len(harness.scheduler.waiting) == 4
+    assert harness.scheduler.prompt_tokens_left == 4 * 3
+
+    request = Request((1, 20), [*system, 20, 20], SamplingParams(max_tokens=1, seed=0), 1, 0, b"", harness.now)
+    harness.scheduler.place(request)
+    assert tokens_ahead(request, harness.scheduler) == 4 * 3
+    assert predicted_ttft(request, harness.scheduler, 100.0, harness.now) == pytest.approx((4 * 3 + 2) / 100.0)

@@ -172,7 +172,7 @@ def test_the_delay_follows_the_waiting_prompts_and_the_measured_speed() -> None:
     harness = Harness(max_requests=1, max_queued_requests=1, runner=FakeRunner(block_tokens=4, seconds=0.5))
     harness.submit(1, [1] * 16, max_tokens=30, stop_token_ids=())
     harness.step()
-    harness.submit(2, [1] * 100)
+    harness.submit(2, [2] * 100)
     harness.submit(3, [1] * 4)
     harness.step()
     assert harness.core.stats.prefill_tokens_per_second == 32.0
