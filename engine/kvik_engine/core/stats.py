@@ -6,7 +6,7 @@ from kvik_engine.ipc.messages import CoreStats
 from kvik_engine.scheduler.scheduler import Scheduler
 
 _SMOOTHING = 0.1
-"""Weight of the newest step in the prefill speed."""
+"""Weight of the newest step in the speed of all prompts."""
 
 
 class Stats:
@@ -16,7 +16,8 @@ class Stats:
         self.steps = 0
         self.refused = 0
         self.step_seconds = 0.0
-        self.prefill_tokens_per_second: float | None = None
+        self._any_prefill: float | None = None
+        """Prompt tokens a second of all steps with any: what came, and so less than what can be computed."""
 
     def count_step(self, seconds: float, prefill_tokens: int) -> None:
         """A step was settled; it took `seconds` and computed so many tokens of prompts or recomputation."""
@@ -25,8 +26,8 @@ class Stats:
         if not prefill_tokens or seconds <= 0:
             return
         speed = prefill_tokens / seconds
-        known = self.prefill_tokens_per_second
-        self.prefill_tokens_per_second = speed if known is None else known + _SMOOTHING * (speed - known)
+        known = self._any_prefill
+        self._any_prefill = speed if known is None else known + _SMOOTHING * (speed - known)
 
     def snapshot(self, scheduler: Scheduler) -> CoreStats:
         kv, counters, offload = scheduler.kv, scheduler.counters, scheduler.offload.use
@@ -56,7 +57,7 @@ class Stats:
             prefix_hit_tokens_total=counters.prefix_hit_tokens,
             prompt_tokens_total=counters.prompt_tokens,
             generation_tokens_total=counters.generation_tokens,
-            prefill_tokens_per_second=self.prefill_tokens_per_second,
+            prefill_tokens_per_second=scheduler.prefill_rate.tokens_per_second or self._any_prefill,
             step_seconds_total=self.step_seconds,
         )
 

@@ -38,7 +38,7 @@ class SwapChoice(Protocol):
 
     def prefers_swap(self, tokens: int) -> bool: ...
 
-    def observe(self, seconds: float, prefill_tokens: int) -> None: ...
+    def observe(self, seconds: float, prefill_tokens: int, full_rate: float | None) -> None: ...
 
 
 class HostTier:
@@ -197,8 +197,8 @@ class HostTier:
             tuple([SwapIn(slot.id, block.id) for slot, block in ins]),
         )
 
-    def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
-        self.choice.observe(seconds, prefill_tokens)
+    def settle(self, step: int, seconds: float, prefill_tokens: int, full_rate: float | None) -> None:
+        self.choice.observe(seconds, prefill_tokens, full_rate)
         for slot in self._spilled.pop(step, ()):
             self._disk.write(slot)
         for slot in self._pinned.pop(step, ()):

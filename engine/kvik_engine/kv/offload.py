@@ -81,8 +81,9 @@ class Offload(Protocol):
         """The copies of the step that is planned now."""
         ...
 
-    def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
-        """The step is done; it took so long and computed so many tokens of prompts or recomputation."""
+    def settle(self, step: int, seconds: float, prefill_tokens: int, full_rate: float | None) -> None:
+        """The step is done; it took so long and computed so many tokens of prompts or recomputation. `full_rate` is
+        what steps full of them compute in a second, None before it is known."""
         ...
 
     def check(self, *, idle: bool) -> None:
@@ -120,7 +121,7 @@ class NoOffload:
     def take(self, step: int) -> tuple[tuple[SwapOut, ...], tuple[SwapIn, ...]]:
         return (), ()
 
-    def settle(self, step: int, seconds: float, prefill_tokens: int) -> None:
+    def settle(self, step: int, seconds: float, prefill_tokens: int, full_rate: float | None) -> None:
         pass
 
     def check(self, *, idle: bool) -> None:

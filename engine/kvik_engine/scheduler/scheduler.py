@@ -158,7 +158,8 @@ class Scheduler:
         planned = self._in_flight.popleft()
         if planned.full_of_prefill:
             self.prefill_rate.count(result.seconds, planned.prefill_tokens)
-        return settling.settle(self._state, planned, result), planned.prefill_tokens
+        news = settling.settle(self._state, planned, result, self.prefill_rate.tokens_per_second)
+        return news, planned.prefill_tokens
 
     def _begin(self, now: float) -> PlanBuilder:
         interactive_waits = bool(len(self.waiting.of_class(shares.INTERACTIVE)))

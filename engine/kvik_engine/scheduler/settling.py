@@ -12,8 +12,8 @@ from kvik_engine.scheduler.state import State
 from kvik_engine.step import Sample, StepResult
 
 
-def settle(state: State, planned: PlannedStep, result: StepResult) -> list[News]:
-    """Take the results of the oldest planned step."""
+def settle(state: State, planned: PlannedStep, result: StepResult, full_rate: float | None) -> list[News]:
+    """Take the results of the oldest planned step. `full_rate`: prefill tokens a second of full steps, if known."""
     assert planned.step == result.step, "results come in the order of the plans"
     samples = iter(result.samples)
     news: list[News] = []
@@ -28,7 +28,7 @@ def settle(state: State, planned: PlannedStep, result: StepResult) -> list[News]
             for branch in branches:
                 _take(hands, branch, next(samples), news)
     state.kv.settle(planned.step)
-    state.offload.settle(planned.step, result.seconds, planned.prefill_tokens)
+    state.offload.settle(planned.step, result.seconds, planned.prefill_tokens, full_rate)
     return news
 
 

@@ -60,13 +60,17 @@ class SwapOrRecompute:
         self._threshold = threshold_tokens
         self._bytes_per_token = bytes_per_token
         self._bandwidth = copy_bytes_per_second
+        self._full_rate: float | None = None
         self._prefill_tokens = 0.0
         self._prefill_seconds = 0.0
         self._plain_steps = 0.0
         self._plain_seconds = 0.0
 
-    def observe(self, seconds: float, prefill_tokens: int) -> None:
-        """A step took so long and computed so many tokens of prompts or recomputation."""
+    def observe(self, seconds: float, prefill_tokens: int, full_rate: float | None) -> None:
+        """A step took so long and computed so many tokens of prompts or recomputation. `full_rate`: tokens a second of
+        steps full of them, once known: what others computed tells little of how fast a long request is computed again.
+        """
+        self._full_rate = full_rate
         if prefill_tokens:
             self._prefill_tokens = self._prefill_tokens * _DECAY + prefill_tokens
             self._prefill_seconds = self._prefill_seconds * _DECAY + seconds
@@ -82,7 +86,7 @@ class SwapOrRecompute:
         return SwapCosts(
             bytes_per_token=self._bytes_per_token,
             copy_bytes_per_second=self._bandwidth,
-            prefill_tokens_per_second=self._prefill_tokens / self._prefill_seconds,
+            prefill_tokens_per_second=self._full_rate or self._prefill_tokens / self._prefill_seconds,
             step_seconds=self._plain_seconds / self._plain_steps if self._plain_steps else 0.0,
         )
 

@@ -175,7 +175,7 @@ def test_the_delay_follows_the_waiting_prompts_and_the_measured_speed() -> None:
     harness.submit(2, [2] * 100)
     harness.submit(3, [1] * 4)
     harness.step()
-    assert harness.core.stats.prefill_tokens_per_second == 32.0
+    assert harness.core.stats.snapshot(harness.scheduler).prefill_tokens_per_second == 32.0
     assert harness.refused[3].retry_after == pytest.approx(100 / 32.0)
     harness.run()
 

@@ -62,8 +62,8 @@ def test_auto_measures_prefill_and_plain_steps() -> None:
     assert auto.costs is None
     assert not auto.prefers_swap(1 << 30)
     for _ in range(100):
-        auto.observe(0.1, 100)
-        auto.observe(0.02, 0)
+        auto.observe(0.1, 100, None)
+        auto.observe(0.02, 0, None)
     assert auto.costs is not None
     assert auto.costs.prefill_tokens_per_second == pytest.approx(1000)
     assert auto.costs.step_seconds == pytest.approx(0.02)
@@ -75,18 +75,18 @@ def test_auto_measures_prefill_and_plain_steps() -> None:
 def test_one_step_with_a_single_prompt_token_hardly_changes_the_measured_rate() -> None:
     auto = choice()
     for _ in range(20):
-        auto.observe(0.1, 100)
+        auto.observe(0.1, 100, None)
     before = auto.threshold
-    auto.observe(0.02, 1)
+    auto.observe(0.02, 1, None)
     assert auto.threshold == pytest.approx(before, rel=0.05)
 
 
 def test_auto_follows_a_machine_that_becomes_slower() -> None:
     auto = choice()
     for _ in range(100):
-        auto.observe(0.1, 1000)
+        auto.observe(0.1, 1000, None)
     for _ in range(200):
-        auto.observe(1.0, 1000)
+        auto.observe(1.0, 1000, None)
     assert auto.costs is not None
     assert auto.costs.prefill_tokens_per_second == pytest.approx(1000, rel=0.01)
 
@@ -94,7 +94,7 @@ def test_auto_follows_a_machine_that_becomes_slower() -> None:
 def test_a_number_overrides_what_is_measured() -> None:
     auto = choice(threshold=300)
     for _ in range(10):
-        auto.observe(0.1, 100)
+        auto.observe(0.1, 100, None)
     assert [auto.prefers_swap(tokens) for tokens in (16, 299, 300, 5000)] == [False, False, True, True]
 
 
@@ -102,3 +102,14 @@ def test_a_number_overrides_what_is_measured() -> None:
 def test_a_mode_overrides_the_threshold(mode: PreemptionMode, want: bool) -> None:
     forced = choice(mode, threshold=300)
     assert [forced.prefers_swap(tokens) for tokens in (1, 300, 1 << 20)] == [want] * 3
+
+
+def test_short_prompts_between_do_not_move_the_crossing_once_full_steps_were_measured() -> None:
+    """6 tokens in a step of 10 ms are no sign that a long request takes minutes to compute again."""
+    auto = choice()
+    for _ in range(50):
+        auto.observe(0.1, 1000, 10_000.0)
+    before = auto.threshold
+    for _ in range(50):
+        auto.observe(0.01, 6, 10_000.0)
+    assert auto.threshold == before
