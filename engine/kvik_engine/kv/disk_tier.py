@@ -121,7 +121,8 @@ class DiskTier:
         self._run = run
         self._clock = clock
         self._known: OrderedDict[ContentKey, None] = OrderedDict()
-        self._writing: set[ContentKey] = set()
+        self._writing: dict[ContentKey, Slot] = {}
+        """What is wanted of the writes under way, and from which slot: what was forgotten may be asked for again."""
         self._ended: SimpleQueue[Done | Stock] = SimpleQueue()
         self._opened = self._opening = False
         self._paused_until = float("-inf")
@@ -154,7 +155,7 @@ class DiskTier:
             return False
         while len(self._known) + len(self._writing) >= self._max_blocks:
             self._remove(self._known.popitem(last=False)[0])
-        self._writing.add(key)
+        self._writing[key] = slot
         region = self._region(slot)
         self._run(lambda: self._job(key, slot, lambda: self._files.write(key, region), wrote=True))
         return True
@@ -165,7 +166,7 @@ class DiskTier:
         self._run(lambda: self._job(key, slot, lambda: self._files.read(key, region), wrote=False))
 
     def forget(self, key: ContentKey) -> None:
-        self._writing.discard(key)
+        self._writing.pop(key, None)
         if key in self._known:
             del self._known[key]
             self._remove(key)
@@ -193,14 +194,15 @@ class DiskTier:
 
     def _settle(self, done: Done) -> None:
         if done.wrote:
-            wanted = done.key in self._writing
-            self._writing.discard(done.key)
+            wanted_from = self._writing.get(done.key)
+            if wanted_from is done.slot:
+                del self._writing[done.key]
             if done.error is not None:
                 self._fail_write(done.error)
-            elif wanted:
+            elif wanted_from is done.slot:
                 self._written += 1
                 self._known[done.key] = None
-            else:
+            elif wanted_from is None:
                 self._remove(done.key)
         elif done.error is None:
             self._read += 1

@@ -95,6 +95,22 @@ def test_a_call_returns_before_the_disk_has_done_anything(tmp_path: Path) -> Non
     assert key(1) in rig.disk
 
 
+def test_content_that_is_forgotten_and_written_again_while_it_waits_is_kept_by_the_second_write(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.memory[2 * SIZE : 3 * SIZE] = bytes([7]) * SIZE
+    assert rig.disk.write(key(7), Slot(0))
+    rig.disk.forget(key(7))
+    assert rig.disk.write(key(7), Slot(2))
+    rig.jobs.pop(0)()
+    rig.disk.done()
+    assert key(7) not in rig.disk, "the first write was forgotten"
+    assert not rig.disk.write(key(7), Slot(3)), "the second one is under way"
+    rig.work()
+    assert key(7) in rig.disk
+    assert rig.read(7).error is None
+    assert rig.content(1) == bytes([7]) * SIZE
+
+
 def test_the_next_start_finds_what_was_written(tmp_path: Path) -> None:
     earlier_run(tmp_path, 7)
     rig = Rig(tmp_path)
