@@ -69,7 +69,11 @@ class BlockPool:
             block.group = 0
 
     def _evict(self, block: Block) -> None:
-        """Free a cached block, and what is not found without it; the block itself is taken next."""
+        """Free a cached block, and what is not found without it; the block itself is taken next.
+
+        Only of the block itself is `evicting` told: its content is copied in the step that fills it anew, whereas the
+        others lie free and may be filled by any step. They are few, since a parent goes after its children.
+        """
         self.evicting(block)
         self.uncache(sorted(self._forget(block), key=lambda lost: lost is block))
 

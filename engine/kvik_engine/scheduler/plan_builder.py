@@ -51,8 +51,8 @@ class PlanBuilder:
     """Blocks that admitted requests still need for their known tokens."""
     closed_from: int | None = None
     """Waiting requests of this class and worse are not tried any more."""
-    too_large: set[Request] = field(default_factory=set)
-    """Waiting requests that did not fit: room only shrinks within a step."""
+    unstartable: set[Request] = field(default_factory=set)
+    """Waiting requests that found no rows or no room: both only shrink within a step."""
     scheduled: set[Request] = field(default_factory=set)
     prefill_tokens: int = 0
     _work: list[RowWork] = field(default_factory=list)

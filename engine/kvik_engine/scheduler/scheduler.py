@@ -144,7 +144,7 @@ class Scheduler:
                 self._admit(step, slo_class, before=branch.request)
                 self._plan_prompt(step, branch)
             self._admit(step, slo_class)
-        if step.too_large:
+        if step.unstartable:
             self._batching.full()
         self._prompting = tuple(step.owed)
         if step.empty and not self.offload.pending:
@@ -184,7 +184,7 @@ class Scheduler:
                 return False
             if make_way(self._state, step, candidate.request, partial(self._can_start, step, candidate.request)):
                 return True
-            step.too_large.add(candidate.request)
+            step.unstartable.add(candidate.request)
             if candidate.blocks_from == SLO_CLASSES[0]:
                 return False
         return False
@@ -271,11 +271,11 @@ class Scheduler:
                 request.slo_class > slo_class or (before is not None and self._rank(request) > self._rank(before))
             ):
                 return None
-            if request in step.too_large:
+            if request in step.unstartable:
                 continue
             if not self._in_flight_of(request) and self._can_start(step, request):
                 return candidate
-            step.too_large.add(request)
+            step.unstartable.add(request)
             if (closed := candidate.blocks_from) is not None:
                 step.closed_from = closed if step.closed_from is None else min(closed, step.closed_from)
         return None
