@@ -7,6 +7,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 GO_SOURCES = Path(__file__).resolve().parent / "go"
 KUBE_ROUTER_SOURCES = Path(__file__).resolve().parent / "go_kube_router"
+KEDA_SOURCES = Path(__file__).resolve().parent / "go_keda"
 AUDIT_LOG = "audit.log"
 MANIFESTS = Path(__file__).resolve().parent / "manifests"
 

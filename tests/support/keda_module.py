@@ -1,4 +1,4 @@
-"""KEDA's CRDs and its wire contract, from its Go module. Both raise RuntimeError as `go_module.folder`."""
+"""KEDA's CRDs, manifests and wire contract, from its Go module. All raise RuntimeError as `go_module.folder`."""
 
 from pathlib import Path
 
@@ -16,3 +16,8 @@ def crd(plural: str) -> Path:
 def proto() -> Path:
     """What KEDA asks of an external scaler."""
     return go_module.folder(MODULE, SUM) / "pkg" / "scalers" / "externalscaler" / "externalscaler.proto"
+
+
+def manifests() -> Path:
+    """The folder that kustomize makes all of KEDA from."""
+    return go_module.folder(MODULE, SUM) / "config" / "default"
