@@ -44,7 +44,8 @@ class Followed:
         self, replicas: int, decision: Decision, history: Sequence[ScaleStep], *, leads: bool
     ) -> FollowedStep | None:
         """The step to tell of, if `replicas` is one. The leader tells, unless `history`, from the pool's status, says
-        that its predecessor has done so.
+        that its predecessor has done so. Who begins to lead tells of what was taken while nobody led, from where the
+        history ends.
         """
         before, self._replicas = self._replicas, replicas
         led, self._led = self._led, leads
@@ -53,6 +54,8 @@ class Followed:
             self._decisions.clear()
         if decision.desired is not None:
             self._decisions[decision.desired] = decision
+        if leads and not led and history and before in (None, replicas):
+            before = history[0].to_replicas
         if before in (None, replicas) or not leads:
             return None
         told = bool(history) and (history[0].from_replicas, history[0].to_replicas) == (before, replicas)

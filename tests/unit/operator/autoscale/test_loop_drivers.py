@@ -58,6 +58,25 @@ async def test_a_follower_tells_of_no_step_of_an_autoscaler() -> None:
     assert world.looked_for_rivals == []
 
 
+@pytest.mark.parametrize("rounds_as_follower", [0, 2])
+async def test_a_step_that_was_taken_while_nobody_led_is_told_of_by_who_leads_next(rounds_as_follower: int) -> None:
+    """The operator was killed, and KEDA's autoscaler went on with the figure that it had."""
+    world = World(driver="HPA", maxReplicas=4)
+    world.leader, world.autoscaler = False, OWN_AUTOSCALER
+    numbers = {"reason": "ScaledUp", "winner": "queue", "loadPercent": 400, "formula": "400 % of full"}
+    step = {"time": "2026-01-01T00:00:00Z", "from": 1, "to": 2, **numbers}
+    world.set_replicas(3)
+    world.object = {**world.object, "status": {"scaling": {"history": [step]}}}
+    world.load(20)
+    await world.rounds(rounds_as_follower)
+    assert world.events == []
+    world.leader = True
+    await world.rounds(2)
+    (event,) = world.events
+    assert event.message.startswith("from 2 to 3 replicas by driver HPA: ")
+    assert [(each.from_replicas, each.to_replicas) for each in world.report.history] == [(2, 3), (1, 2)]
+
+
 @pytest.mark.parametrize(("told", "events"), [(True, 0), (False, 1)])
 async def test_a_new_leader_tells_of_a_step_that_its_predecessor_has_not_told_of(told: bool, events: int) -> None:
     """Both saw the autoscaler's change, one before and one after the Lease changed hands."""
