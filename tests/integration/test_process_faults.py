@@ -193,7 +193,7 @@ def test_a_second_sigterm_ends_streams_with_an_error(tmp_path: Path) -> None:
         assert engine.process is not None
         engine.process.send_signal(signal.SIGTERM)
         # Two signals that come together are one.
-        wait_until(lambda: engine.load()["state"] == "draining")
+        wait_until(lambda: engine.load["state"] == "draining")
         engine.process.send_signal(signal.SIGTERM)
         result = running.result(timeout=120)
         assert len(result.errors) == 1
