@@ -15,7 +15,7 @@ from bench.claims.engine import BLOCK_TOKENS
 from bench.figures import engine
 
 MODEL = "smollm2-135m-instruct"
-ROUNDS, TURNS, WORDS, ANSWER, SYSTEM_WORDS = 3, 5, 150, 32, 780
+ROUNDS, TURNS, WORDS, ANSWER, SYSTEM_WORDS = 3, 5, 150, 32, 976
 _WORDS = """the of and to in that it was for on are with as his they be at one have this from by hot word but what some
 is you had or were we when your can said there use an each which she do how their if will up other about out many then
 them these so her would make like him into time has look two more write go see number no way could people my than first

@@ -1,9 +1,9 @@
 // Products with a weight of int8, by AVX512's products of bytes.
 //
-// A row of x becomes whole numbers of 16 bits, of the scale that its largest element needs: so fine that nothing is lost
-// that bfloat16 holds of elements within a 256th of it. Their upper and lower bytes are multiplied apart, each in one
-// instruction for 64 elements of the weight, and the sums are whole numbers: they depend on no order, and a row's on no
-// other row.
+// A row of x becomes whole numbers of 16 bits, of the scale that its largest element needs: so fine that elements down to
+// a 128th of it are rounded no more than bfloat16 rounds them. Their upper and lower bytes are multiplied apart, each in
+// one instruction for 64 elements of the weight, and the sums are whole numbers: they depend on no order, and a row's on
+// no other row.
 
 #include "products_int8.h"
 
@@ -145,7 +145,8 @@ struct Tile {
 
     void keep(int64_t index, int half, const int32_t *sums) const {
         const int64_t output = panel * kPanelOutputs + half * kHalf, left = all.outputs - output;
-        const __m512i upper = _mm512_loadu_si512(sums + half * kHalf), lower = _mm512_loadu_si512(sums + (2 + half) * kHalf);
+        const __m512i upper = _mm512_loadu_si512(sums + half * kHalf);
+        const __m512i lower = _mm512_loadu_si512(sums + (2 + half) * kHalf);
         const __m512i shift = _mm512_loadu_si512(all.shifts + output);
         const Vector high{_mm512_cvtepi32_ps(_mm512_sub_epi32(upper, shift))}, low{_mm512_cvtepi32_ps(lower)};
         const Vector sum = low.plus_product(high, Vector::all(256.0f)) * Vector::all(all.row_scales[index]);
@@ -188,7 +189,8 @@ void compute_item(const Int8Product &all, int64_t groups, int64_t item) {
 namespace kvik {
 
 void multiply_avx512_vnni(const Int8Product &all) {
-    share_out(all.parallel, all.rows > kRowsTogether ? all.threads : 1, ceiling(all.rows, kRowsTogether), [&](int64_t item) {
+    const int64_t parts = ceiling(all.rows, kRowsTogether);
+    share_out(all.parallel, parts > 1 ? all.threads : 1, parts, [&](int64_t item) {
         const int64_t end = (item + 1) * kRowsTogether < all.rows ? (item + 1) * kRowsTogether : all.rows;
         for (int64_t row = item * kRowsTogether; row < end; row++)
             all.dtype == kFloat32 ? to_bytes<float>(all, row) : to_bytes<BFloat>(all, row);
