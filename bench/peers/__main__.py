@@ -17,7 +17,7 @@ from typing import Any
 from bench import kept_lines
 from bench.claims.engine import demo_file
 from bench.machine import machine_now
-from bench.peers.goals import TOKENS, TPOT, TTFT, judged
+from bench.peers.goals import OURS_INT8, TOKENS, TPOT, TTFT, judged
 from bench.peers.loads import LOADS, Load, shortened
 from bench.peers.measure import under, write_all
 from bench.peers.page import PAGE, RESULTS, placed, section
@@ -79,7 +79,7 @@ def _given(text: str) -> Given:
 def compared(more: Sequence[Server], loads: Sequence[Load]) -> list[dict[str, Any]]:
     """Measures, and prints how each goal came out."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end too
-    servers: list[Server] = [Kvik(), *(LlamaCpp(kind, demo_file()) for kind in KINDS), *more]
+    servers: list[Server] = [Kvik(), Kvik(OURS_INT8, "int8"), *(LlamaCpp(kind, demo_file()) for kind in KINDS), *more]
     try:
         lines = measured(servers, loads)
     except (KvikError, RuntimeError) as error:

@@ -19,8 +19,8 @@ length. Each has two threads, and the load generator runs beside it on the same 
 ([decision 114](decisions/0114-one-run-beside-other-servers.md)).
 """
 _WANTED = """\
-What is wanted is a ratio: Kvik's figure over that of the best of those named. Kvik's weights are bf16 in every row: it
-has no quantised ones yet. A bound that is kept beside a server that failed requests is no win.
+What is wanted is a ratio: Kvik's figure over that of the best of those named. A bound that is kept beside a server that
+failed requests is no win.
 """
 
 
@@ -69,8 +69,8 @@ def _measured(lines: Sequence[Line]) -> Iterator[str]:
 
 def _goals(lines: Sequence[Line]) -> Iterator[str]:
     yield _WANTED
-    yield "| Load | Figure | Beside the best of | Best | Kvik | It | Ratio | Wanted | |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| Load | Figure | Of | Beside the best of | Best | Ours | Its | Ratio | Wanted | |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for one in judged(lines):
         yield _goal(one)
 
@@ -82,6 +82,7 @@ def _goal(one: Judged) -> str:
     cells = (
         goal.under,
         goal.figure.name,
+        goal.ours,
         ", ".join(goal.peers),
         one.against or "–",
         _number(one.ours),

@@ -36,8 +36,12 @@ class Server(Protocol):
         """The URL of the running server, which ends with the block."""
 
 
+@dataclass(frozen=True, slots=True)
 class Kvik:
-    name = OURS
+    """`quantization` as `kvik serve` takes it."""
+
+    name: str = OURS
+    quantization: str = "none"
 
     @property
     def version(self) -> str:
@@ -47,7 +51,7 @@ class Kvik:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        with engine(["--dtype", "bf16", "--threads", THREADS]) as (_, port):
+        with engine(["--dtype", "bf16", "--quantization", self.quantization, "--threads", THREADS]) as (_, port):
             yield f"http://127.0.0.1:{port}"
 
 

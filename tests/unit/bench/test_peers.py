@@ -12,6 +12,7 @@ from bench.peers.goals import (
     LLAMA_BF16,
     LLAMA_Q4_0,
     OURS,
+    OURS_INT8,
     TOKENS,
     TPOT,
     VLLM,
@@ -99,14 +100,21 @@ def test_goals_are_of_loads_and_servers_that_are_measured() -> None:
     assert {peer for goal in GOALS for peer in goal.peers} == {VLLM, *LLAMA}
 
 
+def test_int8_weights_are_set_beside_the_peers_of_their_goal() -> None:
+    goal = Goal("1 client", TPOT, (LLAMA_Q4_0,), 1.3, OURS_INT8)
+    lines = line(OURS, tpot=20.0), line(OURS_INT8, tpot=12.0), line(LLAMA_Q4_0)
+    assert (one(goal, *lines).ours, one(goal, *lines).verdict) == (12.0, Verdict.REACHED)
+    assert one(goal, line(OURS, tpot=5.0), line(LLAMA_Q4_0)).verdict is Verdict.NOT_MEASURED
+
+
 def test_the_section_names_the_machine_the_misses_and_the_failures() -> None:
     text = section([line(OURS, tpot=12.5), line(LLAMA_BF16, failed=2), line(LLAMA_Q4_0)])
     assert "On 2 x Abacus, load 0.5 before the run, 2026-11-30: kvik bf16 (7), llama.cpp BF16 (7)" in text
     assert "| 14 | **2** | 2,048 | 10.0 ms | 10.0 ms | 100 |" in text
     assert "llama.cpp BF16, 1 client: 2 failed with `HTTP 500`." in text
     assert (
-        "| 1 client | TPOT P50, ms | llama.cpp BF16 | llama.cpp BF16 | 12.5 | 10.0 | 1.25 | 1.2 or less | **MISSED** |"
-        in text
+        "| 1 client | TPOT P50, ms | kvik bf16 | llama.cpp BF16 | llama.cpp BF16 | 12.5 | 10.0 | 1.25 | 1.2 or less | "
+        "**MISSED** |" in text
     )
     assert "| not measured |" in text
 
