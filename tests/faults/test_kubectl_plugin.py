@@ -112,6 +112,7 @@ def test_drain_waits_for_the_disruption_budget_and_then_for_the_pod(operated: Ri
     assert "may not be evicted yet: The disruption budget chat needs 1 healthy pods" in failing_drain(rig, second)
     with running(rig, "drain", second) as draining:
         assert draining.stdout is not None
+        assert draining.stdout.readline().startswith("warning: no other pod of pool chat is ready")
         assert draining.stdout.readline().startswith("waiting: The disruption budget chat needs 1 healthy pods")
         rig.kubelet.starts = lambda pod: True  # the pod in the first one's place
         said = [line for line in draining.stdout if not line.startswith("waiting: ")]
