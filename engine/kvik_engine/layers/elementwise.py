@@ -20,6 +20,10 @@ class Elementwise(Protocol):
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension: fp32 in, `dtype` out."""
         ...
 
+    def add_rms_norm(self, x: Tensor, addend: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """x += addend, in place, and the norm of that: fp32 [rows, width] and the same in any dtype in, `dtype` out."""
+        ...
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[tokens, heads, head_dim] -> the same: pairs (i, i + head_dim / 2) of each head turned in fp32. cos, sin:
         fp32 [tokens, 1, head_dim / 2]."""
@@ -35,6 +39,9 @@ class TorchElementwise:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
+
+    def add_rms_norm(self, x: Tensor, addend: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        return self.rms_norm(x.add_(addend), weight, eps, dtype)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
@@ -61,6 +68,12 @@ class CpuElementwise:
         if not kernels.serves(width, dtype):
             return BY_TORCH.rms_norm(x, weight, eps, dtype)
         return self._kernels.rms_norm(x.reshape(-1, width).contiguous(), weight, eps, dtype).view(x.shape)
+
+    def add_rms_norm(self, x: Tensor, addend: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        # What several experts add, for one, is wider than what comes out.
+        if addend.dtype is not dtype or not kernels.serves(x.shape[-1], dtype):
+            return self.rms_norm(x.add_(addend), weight, eps, dtype)
+        return self._kernels.rms_norm(x, weight, eps, dtype, addend=addend)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if x.shape[-1] % 2 or not kernels.serves(x.shape[-1] // 2, x.dtype) or x.stride(-1) != 1:

@@ -26,3 +26,7 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.elementwise.rms_norm(x, self.weight, self.eps, self.dtype)
+
+    def of_sum(self, x: Tensor, addend: Tensor) -> Tensor:
+        """[rows, width] each: adds to x in place, then norms it."""
+        return self.elementwise.add_rms_norm(x, addend, self.weight, self.eps, self.dtype)

@@ -12,6 +12,7 @@ from kvik_engine.layers.embedding import Embedding
 from kvik_engine.layers.head import LanguageHead
 from kvik_engine.layers.norm import RMSNorm
 from kvik_engine.layers.product import PlainProduct, Product
+from kvik_engine.layers.residual import Residual
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
@@ -25,8 +26,8 @@ vocabulary would take over a gigabyte more, which no plan of the memory expects.
 class Layer(Protocol):
     """One decoder layer."""
 
-    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
-        """fp32 [tokens, hidden] -> the same."""
+    def __call__(self, residual: Residual, rotary: RotaryTables, attention: StepAttention) -> None:
+        """Adds to the residual."""
         ...
 
 
@@ -58,12 +59,11 @@ class Decoder:
         return tensors.product(weight) if weight.nbytes <= TWICE_BYTES else PlainProduct(weight)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
-        # Sixty sums go through the residual: in bfloat16 their rounding would be a third of all error in the logits.
-        hidden = self.embedding(token_ids).float()
+        residual = Residual(self.embedding(token_ids).float())
         rotary = self.rotary.tables(positions)
         for layer in self.layers:
-            hidden = layer(hidden, rotary, attention)
-        return self.norm(hidden)
+            layer(residual, rotary, attention)
+        return residual.normed(self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.head(hidden)

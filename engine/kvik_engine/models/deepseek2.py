@@ -5,13 +5,12 @@ Source: "DeepSeek-V2" (arXiv 2405.04434).
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.latent_attention import LatentAttention
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.moe import MixtureOfExperts
 from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.residual import Residual
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
@@ -19,7 +18,7 @@ from kvik_engine.models.decoder import Decoder
 
 
 class DecoderLayer:
-    """Attention, then a network or experts, each on the normed residual and added to it. The residual is fp32."""
+    """Attention, then a network or experts, each on the normed residual and added to it."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource, index: int) -> None:
         prefix = f"model.layers.{index}"
@@ -46,9 +45,9 @@ class DecoderLayer:
         )
         self.mlp = _network(config, tensors, f"{prefix}.mlp", index)
 
-    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
-        hidden = hidden + self.attention(self.input_norm(hidden), rotary, attention)
-        return hidden + self.mlp(self.post_norm(hidden))
+    def __call__(self, residual: Residual, rotary: RotaryTables, attention: StepAttention) -> None:
+        residual.add(self.attention(residual.normed(self.input_norm), rotary, attention))
+        residual.add(self.mlp(residual.normed(self.post_norm)))
 
 
 def _network(config: ModelConfig, tensors: TensorSource, name: str, index: int) -> GatedMLP | MixtureOfExperts:

@@ -13,6 +13,7 @@ from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.residual import Residual
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
@@ -21,7 +22,7 @@ from kvik_kernels.activation import Activation
 
 
 class DecoderLayer:
-    """Attention, then the feed-forward network, each normed before and behind and added to the fp32 residual."""
+    """Attention, then the feed-forward network, each normed before and behind and added to the residual."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource, index: int) -> None:
         prefix = f"model.layers.{index}"
@@ -50,10 +51,11 @@ class DecoderLayer:
             tensors, f"{prefix}.mlp", hidden, config.intermediate_size, bias=False, activation=Activation.GELU_TANH
         )
 
-    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
-        attended = self.attention(self.before_attention(hidden), rotary, attention)
-        hidden = hidden + self.behind_attention(attended.float())
-        return hidden + self.behind_mlp(self.mlp(self.before_mlp(hidden)).float())
+    def __call__(self, residual: Residual, rotary: RotaryTables, attention: StepAttention) -> None:
+        attended = self.attention(residual.normed(self.before_attention), rotary, attention)
+        residual.add(self.behind_attention(attended.float()))
+        computed = self.mlp(residual.normed(self.before_mlp))
+        residual.add(self.behind_mlp(computed.float()))
 
 
 class Gemma3(Decoder):
@@ -75,8 +77,8 @@ class Gemma3(Decoder):
         self.window_rotary = Rotary.take(tensors, config.head_dim, theta, None)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
-        hidden = self.embedding(token_ids).float() * self.embedding_scale
+        residual = Residual(self.embedding(token_ids).float() * self.embedding_scale)
         full, window = self.rotary.tables(positions), self.window_rotary.tables(positions)
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, window if index in self.window_layers else full, attention)
-        return self.norm(hidden)
+            layer(residual, window if index in self.window_layers else full, attention)
+        return residual.normed(self.norm)

@@ -5,12 +5,11 @@ Source: Touvron et al., "LLaMA" (arXiv 2302.13971); Grattafiori et al., "The Lla
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from kvik_engine.attention.backend import StepAttention
 from kvik_engine.layers.attention import Attention
 from kvik_engine.layers.mlp import GatedMLP
 from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.residual import Residual
 from kvik_engine.layers.rotary import Rotary, RotaryTables
 from kvik_engine.layers.tensors import TensorSource
 from kvik_engine.models.config import ModelConfig
@@ -18,7 +17,7 @@ from kvik_engine.models.decoder import Decoder
 
 
 class DecoderLayer:
-    """Attention, then the feed-forward network, each on the normed residual and added to it; the residual is fp32."""
+    """Attention, then the feed-forward network, each on the normed residual and added to it."""
 
     def __init__(self, config: ModelConfig, tensors: TensorSource, index: int) -> None:
         prefix = f"model.layers.{index}"
@@ -40,9 +39,9 @@ class DecoderLayer:
             tensors, f"{prefix}.mlp", config.hidden_size, config.intermediate_size, bias=config.mlp_bias
         )
 
-    def __call__(self, hidden: Tensor, rotary: RotaryTables, attention: StepAttention) -> Tensor:
-        hidden = hidden + self.attention(self.input_norm(hidden), rotary, attention)
-        return hidden + self.mlp(self.post_norm(hidden))
+    def __call__(self, residual: Residual, rotary: RotaryTables, attention: StepAttention) -> None:
+        residual.add(self.attention(residual.normed(self.input_norm), rotary, attention))
+        residual.add(self.mlp(residual.normed(self.post_norm)))
 
 
 class Llama(Decoder):

@@ -24,7 +24,12 @@ inline float sum_of_squares(const float *x, int64_t width) {
 
 template <typename T>
 void norm_row(const Norm &all, int64_t row) {
-    const float *x = all.x + row * all.width;
+    float *x = all.x + row * all.width;
+    if (all.addend) {
+        const T *addend = static_cast<const T *>(all.addend) + row * all.width;
+        for (int64_t d = 0; d < all.width; d += Vector::kLanes)
+            (Vector::load(x + d) + Vector::load(addend + d)).store(x + d);
+    }
     T *out = static_cast<T *>(all.out) + row * all.width;
     const float mean = sum_of_squares(x, all.width) / static_cast<float>(all.width);
     const Vector scale = Vector::all(1.0f / __builtin_sqrtf(mean + all.epsilon));

@@ -10,9 +10,10 @@ struct Workers {
     int64_t threads;
 };
 
-// x / sqrt(mean(x^2) + epsilon) * weight, row by row.
+// x += addend, then x / sqrt(mean(x^2) + epsilon) * weight, row by row.
 struct Norm {
-    const float *x;  // [rows, width]
+    float *x;            // [rows, width]
+    const void *addend;  // [rows, width] of dtype; null: none, and x stays
     const float *weight;
     void *out;  // [rows, width] of dtype
     int64_t dtype;

@@ -32,17 +32,31 @@ class Elementwise:
         self._one = Workers(library.parallel, 1)
         self._all = Workers(library.parallel, threads)
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
-        """x: float32 `[rows, width]`, contiguous; weight: float32 `[width]`. Returns `[rows, width]` of `dtype`."""
+    def rms_norm(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        epsilon: float,
+        dtype: torch.dtype,
+        *,
+        addend: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """x: float32 `[rows, width]`, contiguous; weight: float32 `[width]`. Returns `[rows, width]` of `dtype`.
+        `addend`, as x but of `dtype`, is added to x in place before."""
         import torch
 
         _require_served(dtype)
-        require_all_fit(torch.float32, ("x", x, (None, None)), ("weight", weight, (x.shape[-1],)))
-        rows, width = x.shape
+        width = x.shape[-1]
+        require_all_fit(torch.float32, ("x", x, (None, width)), ("weight", weight, (width,)))
+        rows = x.shape[0]
         _require_whole("x", x, width)
+        if addend is not None:
+            require_all_fit(dtype, ("addend", addend, (rows, width)))
+            _require_whole("addend", addend, width)
         out = torch.empty((rows, width), dtype=dtype)
         call = Norm(
             x.data_ptr(),
+            None if addend is None else addend.data_ptr(),
             weight.data_ptr(),
             out.data_ptr(),
             DTYPES[str(dtype)],
@@ -61,7 +75,7 @@ class Elementwise:
 
         tokens, heads, width = x.shape
         _require_served(x.dtype)
-        require_all_fit(x.dtype, ("x", x, (None, None, None)))
+        require_all_fit(x.dtype, ("x", x, (tokens, heads, width)))
         half = width // 2
         require_all_fit(torch.float32, ("cos", cos, (tokens, 1, half)), ("sin", sin, (tokens, 1, half)))
         if width % 2 or half % LANES:
@@ -88,7 +102,7 @@ class Elementwise:
         import torch
 
         _require_served(gate_up.dtype)
-        require_all_fit(gate_up.dtype, ("gate_up", gate_up, (None, None)))
+        require_all_fit(gate_up.dtype, ("gate_up", gate_up, (None, gate_up.shape[-1])))
         rows, both = gate_up.shape
         width = both // 2
         _require_whole("gate_up", gate_up, width)

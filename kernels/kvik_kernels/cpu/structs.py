@@ -126,9 +126,7 @@ class Norm(ctypes.Structure):
     """`struct Norm` of elementwise.h."""
 
     _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("x", "addend", "weight", "out")),
         *((name, ctypes.c_int64) for name in ("dtype", "rows", "width")),
         ("workers", Workers),
         ("epsilon", ctypes.c_float),

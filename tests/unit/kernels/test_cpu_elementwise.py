@@ -50,6 +50,19 @@ def test_the_norm_is_torchs(isa: InstructionSet, dtype: torch.dtype, rows: int, 
 
 
 @each_set
+@each_dtype
+@pytest.mark.parametrize(("rows", "width"), [(0, 16), (1, 16), (3, 576), (130, 576)])
+def test_what_is_added_before_the_norm_stays_added(
+    isa: InstructionSet, dtype: torch.dtype, rows: int, width: int
+) -> None:
+    x, addend, weight = draw(rows, width) * 7, draw(rows, width, seed=2).to(dtype), draw(width, seed=1)
+    want = x + addend
+    got = kernels(isa, threads=2).rms_norm(x, weight, 1e-5, dtype, addend=addend)
+    assert torch.equal(x, want)
+    assert torch.equal(got, kernels(isa).rms_norm(want, weight, 1e-5, dtype))
+
+
+@each_set
 def test_the_norm_of_zeros_is_zero_and_of_nan_is_nan_in_its_row_alone(isa: InstructionSet) -> None:
     x = torch.zeros(3, 32)
     x[1, 5] = math.nan
@@ -129,6 +142,13 @@ def test_arguments_that_do_not_fit_are_named() -> None:
             own.rms_norm(x, weight, 1e-5, torch.float32)
     with pytest.raises(ValueError, match="weight"):
         own.rms_norm(draw(2, 16), draw(32), 1e-5, torch.float32)
+    for addend, error in (
+        (draw(2, 16).bfloat16(), TypeError),
+        (draw(3, 16), ValueError),
+        (draw(2, 32)[:, :16], ValueError),
+    ):
+        with pytest.raises(error, match="addend"):
+            own.rms_norm(draw(2, 16), draw(16), 1e-5, torch.float32, addend=addend)
     for heads in (draw(2, 3, 40), draw(2, 3, 33)):
         with pytest.raises(ValueError, match="x: heads"):
             own.rotate(heads, draw(2, 1, heads.shape[-1] // 2), draw(2, 1, heads.shape[-1] // 2))

@@ -13,6 +13,8 @@ from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.layers.elementwise import CpuElementwise, Elementwise, TorchElementwise
+from kvik_engine.layers.norm import RMSNorm
+from kvik_engine.layers.residual import Residual
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_layout
 from kvik_engine.models.random_weights import RandomTensors
@@ -63,6 +65,35 @@ def test_rows_may_have_more_dimensions_and_lie_apart() -> None:
     got = CpuElementwise(load_library()).rms_norm(heads, weight, 1e-5, torch.float32)
     assert got.shape == heads.shape
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("addend_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("width", [24, 48])
+def test_a_sum_is_added_to_in_place_before_its_norm(addend_dtype: torch.dtype, width: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, width, generator=draw), torch.rand(width, generator=draw)
+    addend = torch.randn(3, width, generator=draw).to(addend_dtype)
+    sums = [x.clone(), x.clone()]
+    ways: tuple[Elementwise, Elementwise] = (TorchElementwise(), CpuElementwise(load_library()))
+    want, got = (
+        way.add_rms_norm(one, addend, weight, 1e-5, torch.bfloat16) for way, one in zip(ways, sums, strict=True)
+    )
+    torch.testing.assert_close(got, want)
+    assert torch.equal(sums[0], x + addend)
+    assert torch.equal(sums[1], x + addend)
+
+
+def test_a_residual_is_all_that_was_added_whichever_norm_reads_it() -> None:
+    draw = torch.Generator().manual_seed(0)
+    hidden, first, second = (torch.randn(3, 16, generator=draw) for _ in range(3))
+    norm = RMSNorm(torch.rand(16, generator=draw), 1e-5, torch.float32)
+    residual = Residual(hidden.clone())
+    torch.testing.assert_close(residual.normed(norm), norm(hidden))
+    residual.add(first)
+    torch.testing.assert_close(residual.normed(norm), norm(hidden + first))
+    torch.testing.assert_close(residual.normed(norm), norm(hidden + first))
+    residual.add(second)
+    torch.testing.assert_close(residual.normed(norm), norm(hidden + first + second))
 
 
 @pytest.mark.parametrize("activation", Activation, ids=lambda each: each.name)
