@@ -474,7 +474,7 @@ template <typename T>
 void attend(const Queries &all, const Layer &layer) {
     const Attention<T> attention{all, layer};
     attention.prepare();
-    share_out(all.parallel, all.threads, all.splits * all.kv_heads,
+    share_out(all.threads, all.splits * all.kv_heads,
               [&](int64_t item) { attention.compute(attention.part_of(item)); });
 }
 

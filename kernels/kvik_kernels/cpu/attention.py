@@ -97,7 +97,6 @@ class PagedQueries:
             *(STORED[str(each)] for each in (dtype, *self._kept)),
             self._partials.data_ptr(),
             self._pending.data_ptr(),
-            library.parallel,
             threads if seen > ONE_THREAD_TOKENS else 1,
         )
 

@@ -57,7 +57,7 @@ def build(compiler: str) -> Path:
         for source in SOURCES:
             shutil.copy(FOLDER / source, scratch)
         target = library_path(scratch)
-        objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks")]
+        objects = [_compile(compiler, scratch, source, source, ()) for source in ("library", "write", "checks", "crew")]
         for function, flags in ATTENTION.items():
             objects.append(_compile(compiler, scratch, "attention", function, (*flags, f"-DKVIK_ISA={function}")))
         for source, (isa, flags) in product(("elementwise", "filters", "screen"), BOTH.items()):

@@ -80,7 +80,7 @@ void gate_row(const Gate &all, int64_t row) {
 template <typename Call>
 void each_row(const Call &all, void (*row)(const Call &, int64_t)) {
     constexpr int64_t kRows = 8;  // taken at once
-    share_out(all.workers.parallel, all.workers.threads, (all.rows + kRows - 1) / kRows, [&](int64_t item) {
+    share_out(all.threads, (all.rows + kRows - 1) / kRows, [&](int64_t item) {
         const int64_t end = (item + 1) * kRows < all.rows ? (item + 1) * kRows : all.rows;
         for (int64_t index = item * kRows; index < end; index++) row(all, index);
     });

@@ -5,11 +5,6 @@
 
 namespace kvik {
 
-struct Workers {
-    Parallel parallel;  // null: one thread
-    int64_t threads;
-};
-
 // x += addend, then x / sqrt(mean(x^2) + epsilon) * weight, row by row.
 struct Norm {
     float *x;            // [rows, width]
@@ -19,7 +14,7 @@ struct Norm {
     int64_t dtype;
     int64_t rows;
     int64_t width;
-    Workers workers;
+    int64_t threads;
     float epsilon;
 };
 
@@ -34,7 +29,7 @@ struct Rotation {
     int64_t half;
     const float *cos;  // [rows, half]
     const float *sin;
-    Workers workers;
+    int64_t threads;
 };
 
 enum Activation : int64_t { kSilu = 0, kGeluTanh = 1 };
@@ -47,7 +42,7 @@ struct Gate {
     int64_t activation;
     int64_t rows;
     int64_t width;
-    Workers workers;
+    int64_t threads;
 };
 
 }  // namespace kvik

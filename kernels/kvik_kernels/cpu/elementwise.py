@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvik_kernels.activation import Activation
 from kvik_kernels.checks import require_all_fit
 from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
-from kvik_kernels.cpu.structs import Gate, Norm, Rotation, Workers
+from kvik_kernels.cpu.structs import Gate, Norm, Rotation
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +29,7 @@ class Elementwise:
     def __init__(self, library: Library, *, threads: int, instruction_set: InstructionSet | None = None) -> None:
         self._functions = library.functions
         self._set = instruction_set or library.best
-        self._one = Workers(library.parallel, 1)
-        self._all = Workers(library.parallel, threads)
+        self._threads = threads
 
     def rms_norm(
         self,
@@ -62,7 +61,7 @@ class Elementwise:
             DTYPES[str(dtype)],
             rows,
             width,
-            self._workers(x),
+            self._threads_for(x),
             epsilon,
         )
         self._functions.kvik_norm(self._set, ctypes.byref(call))
@@ -92,7 +91,7 @@ class Elementwise:
             half,
             cos.data_ptr(),
             sin.data_ptr(),
-            self._workers(x),
+            self._threads_for(x),
         )
         self._functions.kvik_rotate(self._set, ctypes.byref(call))
         return x
@@ -116,13 +115,13 @@ class Elementwise:
             activation,
             rows,
             width,
-            self._workers(out),
+            self._threads_for(out),
         )
         self._functions.kvik_gate(self._set, ctypes.byref(call))
         return out
 
-    def _workers(self, x: torch.Tensor) -> Workers:
-        return self._all if x.numel() > ONE_THREAD_ELEMENTS else self._one
+    def _threads_for(self, x: torch.Tensor) -> int:
+        return self._threads if x.numel() > ONE_THREAD_ELEMENTS else 1
 
 
 def serves(width: int, dtype: torch.dtype) -> bool:

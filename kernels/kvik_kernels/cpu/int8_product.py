@@ -46,7 +46,6 @@ class Int8Weight:
             shifts=self._shifts.data_ptr(),
             outputs=self.outputs,
             padded=self._padded,
-            parallel=library.parallel,
         )
 
     def multiply(

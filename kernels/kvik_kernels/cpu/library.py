@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -23,6 +22,7 @@ SOURCES = (
     "products.h",
     "products_int8.h",
     "crew.h",
+    "crew.cpp",
     "elementwise.h",
     "screen.h",
     "filters.h",
@@ -83,15 +83,11 @@ class Library:
     """The last set that this CPU and its system have."""
     multiplies_bytes: bool
     """Whether there are AVX512's products of bytes (VNNI), too."""
-    openmp: Path | None
-    """The OpenMP runtime that torch has loaded; None where there is none: kernels run on one thread."""
-    parallel: int | None
-    """The address of its GOMP_parallel."""
 
 
 @functools.cache
 def load_library() -> Library:
-    """Load the library once for this process, after torch. Raises LibraryUnavailable."""
+    """Load the library once for this process. Raises LibraryUnavailable."""
     if platform.machine() not in ARCHITECTURES:
         raise CpuNotServed(f"none are written for {platform.machine()}")
     path = library_path()
@@ -129,14 +125,7 @@ def load_library() -> Library:
     best = functions.kvik_instruction_set()
     if best == 0:
         raise CpuNotServed("this CPU has no AVX2")
-    openmp = _torchs_openmp()
-    return Library(
-        functions,
-        InstructionSet(best),
-        bool(functions.kvik_multiplies_bytes()),
-        openmp,
-        None if openmp is None else _parallel(openmp),
-    )
+    return Library(functions, InstructionSet(best), bool(functions.kvik_multiplies_bytes()))
 
 
 def _require_equal_structs(functions: ctypes.CDLL) -> None:
@@ -147,27 +136,3 @@ def _require_equal_structs(functions: ctypes.CDLL) -> None:
     odd = [name for (name, size), there in zip(own.items(), told, strict=True) if size != there]
     if odd:
         raise LibraryUnavailable(f"structs.py and the headers differ in {', '.join(odd)}")
-
-
-def _torchs_openmp() -> Path | None:
-    """Found among what is mapped, for a library of the same name elsewhere would bring threads of its own."""
-    import torch
-
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return openmp_runtime((Path("/" + line.partition("/")[2]) for line in lines), Path(torch.__file__).parent)
-
-
-def openmp_runtime(mapped: Iterable[Path], torch_folder: Path) -> Path | None:
-    """The OpenMP runtime among mapped files: torch's own, where another package brought one too."""
-    names = ("libgomp", "libiomp5", "libomp")
-    found = [path for path in mapped if path.name.startswith(names) and path.is_file()]
-    own = (torch_folder, torch_folder.with_name("torch.libs"))
-    found.sort(key=lambda path: not any(path.is_relative_to(folder) for folder in own))
-    return found[0] if found else None
-
-
-def _parallel(openmp: Path) -> int | None:
-    function = getattr(ctypes.CDLL(str(openmp)), "GOMP_parallel", None)
-    if function is None:
-        raise LibraryUnavailable(f"{openmp} has no GOMP_parallel")
-    return ctypes.cast(function, ctypes.c_void_p).value

@@ -36,7 +36,6 @@ class PanelWeight:
             panels=self._panels.data_ptr(),
             pairs=self.inputs // 2,
             outputs=self.outputs,
-            parallel=library.parallel,
         )
 
     def multiply(

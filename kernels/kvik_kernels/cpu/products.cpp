@@ -126,7 +126,7 @@ namespace kvik {
 
 void multiply_avx512_bf16(const Product &all) {
     const Item item{all};
-    share_out(all.parallel, all.threads, item.count(), item);
+    share_out(all.threads, item.count(), item);
 }
 
 }  // namespace kvik

@@ -19,7 +19,6 @@ struct Product {
     const uint16_t *bias;  // bfloat16 [outputs], or null
     void *out;             // [rows, outputs]
     int64_t out_dtype;     // kFloat32 or kBFloat16
-    Parallel parallel;     // null: one thread
     int64_t threads;
 };
 

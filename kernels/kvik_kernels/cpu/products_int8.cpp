@@ -190,13 +190,13 @@ namespace kvik {
 
 void multiply_avx512_vnni(const Int8Product &all) {
     const int64_t parts = ceiling(all.rows, kRowsTogether);
-    share_out(all.parallel, parts > 1 ? all.threads : 1, parts, [&](int64_t item) {
+    share_out(all.threads, parts, [&](int64_t item) {
         const int64_t end = (item + 1) * kRowsTogether < all.rows ? (item + 1) * kRowsTogether : all.rows;
         for (int64_t row = item * kRowsTogether; row < end; row++)
             all.dtype == kFloat32 ? to_bytes<float>(all, row) : to_bytes<BFloat>(all, row);
     });
     const int64_t groups = ceiling(all.rows, kGroupRows);
-    share_out(all.parallel, all.threads, groups * ceiling(all.outputs, kPanelOutputs),
+    share_out(all.threads, groups * ceiling(all.outputs, kPanelOutputs),
               [&](int64_t item) { compute_item(all, groups, item); });
 }
 

@@ -22,7 +22,6 @@ struct Int8Product {
     uint8_t *bytes;     // [rows, 2, padded inputs]: the upper and the lower bytes of x, filled in here
     int64_t padded;     // inputs, up to a whole number of vectors
     float *row_scales;  // [rows], filled in here
-    Parallel parallel;  // null: one thread
     int64_t threads;
 };
 

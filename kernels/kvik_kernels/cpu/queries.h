@@ -29,9 +29,6 @@ constexpr int64_t kGroup = 32;
 // Of one vector, where it has any.
 inline int64_t scales_of(int64_t dtype, int64_t width) { return dtype == kInt4 ? width / kGroup * 2 : 1; }
 
-// GOMP_parallel of the OpenMP runtime that torch has loaded: a second runtime would bring threads of its own.
-typedef void (*Parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
-
 struct Queries {
     const Query *queries;
     const int32_t *tables;
@@ -47,7 +44,6 @@ struct Queries {
     int64_t value_dtype;
     float *partials;   // [splits, heads, width + 2]: an unweighted sum, its largest score, its weight
     int32_t *pending;  // [count, kv_heads]: splits that are not computed yet
-    Parallel parallel;  // null: one thread
     int64_t threads;
 };
 

@@ -25,7 +25,6 @@ class Queries(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("dtype", "key_dtype", "value_dtype")),
         ("partials", ctypes.c_void_p),
         ("pending", ctypes.c_void_p),
-        ("parallel", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
     )
 
@@ -92,7 +91,6 @@ class Product(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("out_dtype", ctypes.c_int64),
-        ("parallel", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
     )
 
@@ -111,15 +109,8 @@ class Int8Product(ctypes.Structure):
         ("bytes", ctypes.c_void_p),
         ("padded", ctypes.c_int64),
         ("row_scales", ctypes.c_void_p),
-        ("parallel", ctypes.c_void_p),
         ("threads", ctypes.c_int64),
     )
-
-
-class Workers(ctypes.Structure):
-    """`struct Workers` of elementwise.h."""
-
-    _fields_ = (("parallel", ctypes.c_void_p), ("threads", ctypes.c_int64))
 
 
 class Norm(ctypes.Structure):
@@ -128,7 +119,7 @@ class Norm(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "addend", "weight", "out")),
         *((name, ctypes.c_int64) for name in ("dtype", "rows", "width")),
-        ("workers", Workers),
+        ("threads", ctypes.c_int64),
         ("epsilon", ctypes.c_float),
     )
 
@@ -141,7 +132,7 @@ class Rotation(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("dtype", "token_stride", "head_stride", "rows", "heads", "half")),
         ("cos", ctypes.c_void_p),
         ("sin", ctypes.c_void_p),
-        ("workers", Workers),
+        ("threads", ctypes.c_int64),
     )
 
 
@@ -152,7 +143,7 @@ class Gate(ctypes.Structure):
         ("gate_up", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("dtype", "activation", "rows", "width")),
-        ("workers", Workers),
+        ("threads", ctypes.c_int64),
     )
 
 

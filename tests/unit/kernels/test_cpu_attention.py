@@ -3,7 +3,6 @@
 import itertools
 import mmap
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -270,14 +269,3 @@ def test_an_instruction_set_that_this_cpu_lacks_is_refused() -> None:
             threads=1,
             instruction_set=InstructionSet.AVX512,
         )
-
-
-def test_the_kernels_use_the_threads_that_torch_has() -> None:
-    """Two OpenMP runtimes in a process would keep two sets of threads, which wait for work by spinning."""
-    attend(paged_case(ROWS, q_heads=9, kv_heads=3, head_dim=64))
-    torch.ones(1 << 20).exp()
-    mapped = {line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
-
-    assert load_library().parallel is not None
-    runtimes = [path for path in mapped if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))]
-    assert runtimes == [str(load_library().openmp)]

@@ -16,7 +16,6 @@ from kvik_kernels.cpu.library import (
     LibraryUnavailable,
     library_path,
     load_library,
-    openmp_runtime,
 )
 from tests.support import cpu_kernels
 from tests.support.cpu_kernels import needs_compiler, needs_kernels
@@ -189,29 +188,6 @@ def test_a_struct_with_a_field_that_cpp_does_not_know_is_refused(monkeypatch: py
     monkeypatch.setattr(structs, name, longer)
 
     with pytest.raises(LibraryUnavailable, match=f"differ in {name}$"):
-        load_library.__wrapped__()
-
-
-@pytest.mark.parametrize("own", ["torch/lib/libgomp.so.1", "torch.libs/libgomp-98b21ff3.so.1.0.0"])
-def test_torchs_openmp_runtime_is_taken_wherever_others_are_mapped(tmp_path: Path, own: str) -> None:
-    """scikit-learn brings a libgomp of its own."""
-    other, torchs = tmp_path / "scikit_learn.libs/libgomp-d22c30c5.so.1.0.0", tmp_path / own
-    for path in (other, torchs):
-        path.parent.mkdir(parents=True)
-        path.touch()
-
-    assert openmp_runtime([tmp_path / "libc.so.6", other, torchs], tmp_path / "torch") == torchs
-    assert openmp_runtime([torchs, other], tmp_path / "torch") == torchs
-    assert openmp_runtime([tmp_path / "gone/libgomp.so.1", other], tmp_path / "torch") == other
-    assert openmp_runtime([tmp_path / "libc.so.6"], tmp_path / "torch") is None
-
-
-@needs_kernels
-def test_an_openmp_runtime_without_the_call_leaves_all_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLVM's can be built without GCC's names. Another runtime would keep threads of its own."""
-    monkeypatch.setattr(library, "_torchs_openmp", library_path)
-
-    with pytest.raises(LibraryUnavailable, match="no GOMP_parallel"):
         load_library.__wrapped__()
 
 
