@@ -77,10 +77,11 @@ class StepAttention:
 
     def __init__(self, backend: AttentionBackend, batches: Sequence[AttentionBatch], cache: KVCache) -> None:
         """`batches`: one per KV group."""
+        self.cache = cache
+        self.groups = [backend.plan(batch, cache) for batch in batches]
         self._rotation = cache.rotation
-        steps = [backend.plan(batch, cache) for batch in batches]
         self._layers = [
-            (steps[place.group], layer) for place, layer in zip(cache.layout.places, cache.layers, strict=True)
+            (self.groups[place.group], layer) for place, layer in zip(cache.layout.places, cache.layers, strict=True)
         ]
 
     def __call__(

@@ -4,7 +4,7 @@ by torch; rows of many, which are matrix products, always by torch."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,10 +13,29 @@ from kvik_engine.attention.backend import AttentionBatch
 from kvik_engine.attention.cpu_gathered import PrefillRow, TorchPath
 from kvik_engine.attention.kv_cache import KVCache, LayerCache
 from kvik_engine.attention.kv_layout import QUANTISED
+from kvik_kernels.cpu.attention import PagedQueries
+from kvik_kernels.cpu.write import PagedWrites
+
+
+class Replayed(NamedTuple):
+    """What recorded calls of a step read anew in each that follows."""
+
+    writes: PagedWrites
+    queries: PagedQueries
+
+    def become(self, other: Replayed) -> None:
+        """Stand for `other` from now on. ValueError where it is of other shapes or caches."""
+        self.writes.become(other.writes)
+        self.queries.become(other.queries)
 
 
 class RowsAttention(Protocol):
     """Attention of some rows of one step."""
+
+    @property
+    def replayed(self) -> PagedQueries | None:
+        """Its part of Replayed; None where torch computes."""
+        ...
 
     @property
     def tokens(self) -> Tensor | slice:
@@ -30,6 +49,11 @@ class RowsAttention(Protocol):
 
 class TokenWrites(Protocol):
     """Where one step's new tokens go."""
+
+    @property
+    def replayed(self) -> PagedWrites | None:
+        """Its part of Replayed; None where torch computes."""
+        ...
 
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         """See backend.LayerAttention."""
@@ -82,7 +106,14 @@ class CpuStep:
 
     def __init__(self, writes: TokenWrites, parts: Sequence[RowsAttention]) -> None:
         self.write = writes.write
+        self._writes = writes
         self._parts = parts
+
+    @property
+    def replayed(self) -> Replayed | None:
+        """None where torch computes any of it."""
+        writes, queries = self._writes.replayed, self._parts[0].replayed if len(self._parts) == 1 else None
+        return None if writes is None or queries is None else Replayed(writes, queries)
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         if len(self._parts) == 1:

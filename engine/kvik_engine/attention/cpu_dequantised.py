@@ -36,6 +36,10 @@ class QuantisingWrites:
     """int64 [tokens]."""
     offsets: Tensor
 
+    @property
+    def replayed(self) -> None:
+        return None
+
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         assert value is not None, "start-up refuses quantised latents"
         self._keep(key, cache.keys, cache.key_scales)

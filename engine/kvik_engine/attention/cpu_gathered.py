@@ -52,6 +52,10 @@ class IndexedWrites:
     index: Tensor
     """int64 [tokens * heads]."""
 
+    @property
+    def replayed(self) -> None:
+        return None
+
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         if value is None:
             # The value is a part of the key: finite as well.
@@ -136,6 +140,10 @@ class DecodeGroup:
     rows: int
     longest: int
 
+    @property
+    def replayed(self) -> None:
+        return None
+
     @classmethod
     def of(
         cls,
@@ -214,6 +222,10 @@ class PrefillRow:
     past: Past
     mask: Tensor | None
     """Cache dtype [tokens, seen tokens]: -inf on what a query does not see, else 0; None: plain causal."""
+
+    @property
+    def replayed(self) -> None:
+        return None
 
     @classmethod
     def of(cls, batch: AttentionBatch, cache: KVCache, row: int, first: int) -> PrefillRow:

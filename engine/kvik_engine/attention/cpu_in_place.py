@@ -77,6 +77,10 @@ class InPlaceWrites:
 
     writes: PagedWrites
 
+    @property
+    def replayed(self) -> PagedWrites:
+        return self.writes
+
     def write(self, key: Tensor, value: Tensor | None, cache: LayerCache) -> None:
         assert value is not None, "start-up leaves latent caches to torch"
         self.writes.write(key, value, cache.keys, cache.values, cache.key_scales, cache.value_scales)
@@ -88,6 +92,10 @@ class InPlaceRows:
 
     tokens: Tensor
     queries: PagedQueries
+
+    @property
+    def replayed(self) -> PagedQueries:
+        return self.queries
 
     def attend(self, query: Tensor, cache: LayerCache, *, scale: float) -> Tensor:
         return self.queries.attend(query, cache.keys, cache.values, cache.key_scales, cache.value_scales, scale=scale)

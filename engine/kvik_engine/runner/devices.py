@@ -15,6 +15,9 @@ from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.errors import StartError, StartReason
 from kvik_engine.layers.elementwise import BY_TORCH, CpuElementwise, Elementwise
 from kvik_engine.models.config import ModelConfig
+from kvik_engine.models.registry import Model
+from kvik_engine.runner.recorded_forward import RecordedForward
+from kvik_engine.runner.runner import Forward
 from kvik_kernels.cpu.attention import serves
 from kvik_kernels.cpu.library import LibraryUnavailable, load_library
 from kvik_kernels.device import device_at
@@ -74,6 +77,16 @@ def choose_elementwise(attention: str, device: torch.device) -> Elementwise:
         return CpuElementwise(load_library())
     except LibraryUnavailable:
         return BY_TORCH  # choose_backend says why
+
+
+def choose_forward(backend: AttentionBackend, model: Model) -> Forward:
+    """Recorded where kernels of a CPU attend; experts are chosen by numbers, which no recording holds."""
+    if not isinstance(backend, CpuBackend) or model.config.experts is not None:
+        return model.forward
+    try:
+        return RecordedForward(model, load_library())
+    except LibraryUnavailable:
+        return model.forward
 
 
 def _by_torch(formats: KVFormats) -> CpuPath:

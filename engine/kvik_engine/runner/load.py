@@ -19,7 +19,7 @@ from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.kv_groups import kv_groups
 from kvik_engine.models.read_config import from_hf
 from kvik_engine.models.registry import build
-from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise
+from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise, choose_forward
 from kvik_engine.runner.dtypes import DTYPES, choose_dtype
 from kvik_engine.runner.kv_quality import KVTrial
 from kvik_engine.runner.largest_step import CacheBounds, deepest_context, measure_step
@@ -136,7 +136,7 @@ def make_runner(
         host_bytes_used=None if host is None else host.used,
         startup_seconds={"weights_loaded": loaded - started, phase: time.perf_counter() - loaded},
     )
-    return ModelRunner(model, backend, limits, facts)
+    return ModelRunner(model, backend, limits, facts, choose_forward(backend, model))
 
 
 def _kv_trial(config: EngineConfig) -> KVTrial | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from kvik_engine.attention.backend import AttentionBackend, StepAttention
 from kvik_engine.attention.kv_cache import KVCache
@@ -33,11 +35,28 @@ class RunnerLimits:
     block_tokens: int
 
 
+class Forward(Protocol):
+    """How the hidden states of a step are computed."""
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        """See models.registry.Model.forward; the next call may take the memory of the result."""
+        ...
+
+
 class ModelRunner:
     """See step.Runner. Steps run in the order of `launch`; on a CPU they run inside it."""
 
-    def __init__(self, model: Model, backend: AttentionBackend, limits: RunnerLimits, facts: ModelFacts) -> None:
+    def __init__(
+        self,
+        model: Model,
+        backend: AttentionBackend,
+        limits: RunnerLimits,
+        facts: ModelFacts,
+        forward: Forward | None = None,
+    ) -> None:
+        """`forward`: the model's own when None."""
         self._model = model
+        self._forward = forward or model.forward
         self._backend = backend
         self._limits = limits
         self._facts = facts
@@ -114,7 +133,7 @@ class ModelRunner:
     def _run(self, plan: StepPlan, cache: KVCache, rows: RowTable, pending: PendingResult) -> None:
         inputs = gather_inputs(plan.work, rows, cache.layout.windows)
         attention = StepAttention(self._backend, inputs.attention, cache)
-        hidden = self._model.forward(inputs.token_ids, inputs.positions, attention)
+        hidden = self._forward(inputs.token_ids, inputs.positions, attention)
         if inputs.sampling is not None:
             self._sample(hidden, inputs.sampling, rows, pending)
 

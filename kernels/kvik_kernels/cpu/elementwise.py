@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 from kvik_kernels.activation import Activation
 from kvik_kernels.checks import require_all_fit
-from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
+from kvik_kernels.cpu.library import DTYPES, InstructionSet, Kernel, Library
 from kvik_kernels.cpu.structs import Gate, Norm, Rotation
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Elementwise:
     """
 
     def __init__(self, library: Library, *, threads: int, instruction_set: InstructionSet | None = None) -> None:
-        self._functions = library.functions
+        self._library = library
         self._set = instruction_set or library.best
         self._threads = threads
 
@@ -64,7 +63,7 @@ class Elementwise:
             self._threads_for(x),
             epsilon,
         )
-        self._functions.kvik_norm(self._set, ctypes.byref(call))
+        self._library.run(Kernel.NORM, self._set, call)
         return out
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -93,7 +92,7 @@ class Elementwise:
             sin.data_ptr(),
             self._threads_for(x),
         )
-        self._functions.kvik_rotate(self._set, ctypes.byref(call))
+        self._library.run(Kernel.ROTATE, self._set, call)
         return x
 
     def gate(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
@@ -117,7 +116,7 @@ class Elementwise:
             width,
             self._threads_for(out),
         )
-        self._functions.kvik_gate(self._set, ctypes.byref(call))
+        self._library.run(Kernel.GATE, self._set, call)
         return out
 
     def _threads_for(self, x: torch.Tensor) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_shape
-from kvik_kernels.cpu.library import DTYPES, Library
+from kvik_kernels.cpu.library import DTYPES, Kernel, Library
 from kvik_kernels.cpu.product import ONE_THREAD_ELEMENTS
 from kvik_kernels.cpu.structs import PANEL_OUTPUTS, Int8Product
 
@@ -74,7 +73,7 @@ class Int8Weight:
         call.out, call.out_dtype = out.data_ptr(), DTYPES[str(dtype)]
         call.bytes, call.row_scales = bytes_of_rows.data_ptr(), scales.data_ptr()
         call.threads = threads if rows * self.outputs * self.inputs > ONE_THREAD_ELEMENTS else 1
-        self._library.functions.kvik_multiply_int8(ctypes.byref(call))
+        self._library.run(Kernel.MULTIPLY_INT8, self._library.best, call)
         return out
 
 

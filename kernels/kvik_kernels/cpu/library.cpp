@@ -1,5 +1,6 @@
 // What the library exports, for any x86-64: which instruction sets this CPU and its system have, and the calls.
 
+#include "calls.h"
 #include "elementwise.h"
 #include "filters.h"
 #include "products.h"
@@ -60,7 +61,7 @@ EXPORTED void kvik_sizes(int64_t *out) {
                              sizeof(kvik::Writes), sizeof(kvik::NewTokens), sizeof(kvik::Product),
                              sizeof(kvik::Norm),    sizeof(kvik::Rotation),  sizeof(kvik::Gate),
                              sizeof(kvik::Screen), sizeof(kvik::Floor),      sizeof(kvik::Kept),
-                             sizeof(kvik::Int8Product),
+                             sizeof(kvik::Int8Product), sizeof(kvik::Call),
                              kvik::kSplitTokens,   kvik::kPanelOutputs};
     for (const int64_t size : sizes) *out++ = size;
 }
@@ -75,24 +76,6 @@ EXPORTED int64_t kvik_queries_that_fit(const kvik::Query *queries, int64_t count
 // How many of the first slots lie before `end`, up to one that does not.
 EXPORTED int64_t kvik_slots_that_fit(const int64_t *slots, int64_t count, int64_t end) {
     return kvik::slots_that_fit(slots, count, end);
-}
-
-// Only for CPUs with products of bf16.
-EXPORTED void kvik_multiply(const kvik::Product *all) { kvik::multiply_avx512_bf16(*all); }
-
-// Only for CPUs with products of bytes.
-EXPORTED void kvik_multiply_int8(const kvik::Int8Product *all) { kvik::multiply_avx512_vnni(*all); }
-
-EXPORTED void kvik_norm(int instruction_set, const kvik::Norm *all) {
-    instruction_set == 1 ? kvik::norm_avx2(*all) : kvik::norm_avx512(*all);
-}
-
-EXPORTED void kvik_rotate(int instruction_set, const kvik::Rotation *all) {
-    instruction_set == 1 ? kvik::rotate_avx2(*all) : kvik::rotate_avx512(*all);
-}
-
-EXPORTED void kvik_gate(int instruction_set, const kvik::Gate *all) {
-    instruction_set == 1 ? kvik::gate_avx2(*all) : kvik::gate_avx512(*all);
 }
 
 EXPORTED double kvik_mass(int instruction_set, const float *values, int64_t count, float top) {
@@ -111,12 +94,37 @@ EXPORTED int64_t kvik_screen(int instruction_set, const kvik::Screen *all) {
     return instruction_set == 1 ? kvik::screen_avx2(*all) : kvik::screen_avx512(*all);
 }
 
-EXPORTED void kvik_write(const kvik::Writes *all, const kvik::NewTokens *layer) { kvik::write(*all, *layer); }
-
-EXPORTED void kvik_attend(int instruction_set, const kvik::Queries *all, const kvik::Layer *layer) {
-    switch (instruction_set) {
-        case 1: return kvik::attend_avx2(*all, *layer);
-        case 2: return kvik::attend_avx512(*all, *layer);
-        case 3: return kvik::attend_avx512_bf16(*all, *layer);
+// Each kernel that a forward pass is made of; what it does not know of its CPU the caller has to.
+EXPORTED void kvik_run(const kvik::Call *call) {
+    const bool avx2 = call->instruction_set == 1;
+    switch (call->kernel) {
+        case kvik::kNorm: {
+            const auto &all = *static_cast<const kvik::Norm *>(call->arguments);
+            return avx2 ? kvik::norm_avx2(all) : kvik::norm_avx512(all);
+        }
+        case kvik::kRotate: {
+            const auto &all = *static_cast<const kvik::Rotation *>(call->arguments);
+            return avx2 ? kvik::rotate_avx2(all) : kvik::rotate_avx512(all);
+        }
+        case kvik::kGate: {
+            const auto &all = *static_cast<const kvik::Gate *>(call->arguments);
+            return avx2 ? kvik::gate_avx2(all) : kvik::gate_avx512(all);
+        }
+        case kvik::kMultiply: return kvik::multiply_avx512_bf16(*static_cast<const kvik::Product *>(call->arguments));
+        case kvik::kMultiplyInt8:
+            return kvik::multiply_avx512_vnni(*static_cast<const kvik::Int8Product *>(call->arguments));
+        case kvik::kWrite:
+            return kvik::write(*static_cast<const kvik::Writes *>(call->step),
+                               *static_cast<const kvik::NewTokens *>(call->arguments));
+        case kvik::kAttend: {
+            const auto &all = *static_cast<const kvik::Queries *>(call->step);
+            const auto &layer = *static_cast<const kvik::Layer *>(call->arguments);
+            if (avx2) return kvik::attend_avx2(all, layer);
+            return call->instruction_set == 2 ? kvik::attend_avx512(all, layer) : kvik::attend_avx512_bf16(all, layer);
+        }
     }
+}
+
+EXPORTED void kvik_run_all(const kvik::Call *calls, int64_t count) {
+    for (int64_t index = 0; index < count; index++) kvik_run(calls + index);
 }

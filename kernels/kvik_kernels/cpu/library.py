@@ -13,6 +13,7 @@ import platform
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Protocol
 
 from kvik_kernels.cpu import structs
 
@@ -21,6 +22,7 @@ SOURCES = (
     "queries.h",
     "products.h",
     "products_int8.h",
+    "calls.h",
     "crew.h",
     "crew.cpp",
     "elementwise.h",
@@ -74,7 +76,33 @@ def library_path(sources: Path | None = None) -> Path:
     return FOLDER / "built" / f"kvik_cpu-{digest.hexdigest()[:16]}.so"
 
 
-@dataclass(frozen=True, slots=True)
+class Kernel(IntEnum):
+    """What a forward pass is made of: `enum Kernel` of calls.h."""
+
+    NORM = 0
+    ROTATE = 1
+    GATE = 2
+    MULTIPLY = 3
+    MULTIPLY_INT8 = 4
+    WRITE = 5
+    ATTEND = 6
+
+
+class Recorder(Protocol):
+    """Is told of each call of a kernel."""
+
+    def note(
+        self,
+        kernel: Kernel,
+        instruction_set: InstructionSet,
+        arguments: ctypes.Structure,
+        step: ctypes.Structure | None,
+    ) -> None:
+        """`arguments` may be changed after the call."""
+        ...
+
+
+@dataclass(slots=True)
 class Library:
     """The loaded library, as this process uses it."""
 
@@ -83,6 +111,22 @@ class Library:
     """The last set that this CPU and its system have."""
     multiplies_bytes: bool
     """Whether there are AVX512's products of bytes (VNNI), too."""
+    recorder: Recorder | None = None
+    """Who is told of the calls that are made meanwhile."""
+
+    def run(
+        self,
+        kernel: Kernel,
+        instruction_set: InstructionSet,
+        arguments: ctypes.Structure,
+        step: ctypes.Structure | None = None,
+    ) -> None:
+        """Call a kernel. `step`: what is the same in all layers."""
+        shared = None if step is None else ctypes.addressof(step)
+        call = structs.Call(kernel, instruction_set, shared, ctypes.addressof(arguments))
+        self.functions.kvik_run(ctypes.byref(call))
+        if self.recorder is not None:
+            self.recorder.note(kernel, instruction_set, arguments, step)
 
 
 @functools.cache
@@ -100,11 +144,10 @@ def load_library() -> Library:
     _require_equal_structs(functions)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     functions.kvik_instruction_set.restype = ctypes.c_int
-    functions.kvik_attend.restype = None
-    functions.kvik_attend.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    for name in ("kvik_norm", "kvik_rotate", "kvik_gate"):
-        getattr(functions, name).restype = None
-        getattr(functions, name).argtypes = (ctypes.c_int, ctypes.c_void_p)
+    functions.kvik_run.restype = None
+    functions.kvik_run.argtypes = (pointer,)
+    functions.kvik_run_all.restype = None
+    functions.kvik_run_all.argtypes = (pointer, number)
     functions.kvik_mass.restype = ctypes.c_double
     functions.kvik_mass.argtypes = (ctypes.c_int, pointer, number, ctypes.c_float)
     functions.kvik_floor.restype = ctypes.c_float
@@ -112,12 +155,7 @@ def load_library() -> Library:
     for name in ("kvik_keep", "kvik_screen"):
         getattr(functions, name).restype = ctypes.c_int64
         getattr(functions, name).argtypes = (ctypes.c_int, pointer)
-    for name in ("kvik_multiply", "kvik_multiply_int8"):
-        getattr(functions, name).restype = None
-        getattr(functions, name).argtypes = (pointer,)
     functions.kvik_multiplies_bytes.restype = ctypes.c_int
-    functions.kvik_write.restype = None
-    functions.kvik_write.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     functions.kvik_queries_that_fit.restype = ctypes.c_int64
     functions.kvik_queries_that_fit.argtypes = (pointer, number, pointer, number, number, number, number, number)
     functions.kvik_slots_that_fit.restype = ctypes.c_int64

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_shape
-from kvik_kernels.cpu.library import DTYPES, InstructionSet, Library
+from kvik_kernels.cpu.library import DTYPES, InstructionSet, Kernel, Library
 from kvik_kernels.cpu.structs import PANEL_OUTPUTS, Product
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class PanelWeight:
         call.bias = None if bias is None else bias.data_ptr()
         call.out, call.out_dtype = out.data_ptr(), DTYPES[str(dtype)]
         call.threads = threads if rows * self.outputs * self.inputs > ONE_THREAD_ELEMENTS else 1
-        self._library.functions.kvik_multiply(ctypes.byref(call))
+        self._library.run(Kernel.MULTIPLY, self._library.best, call)
         return out
 
 

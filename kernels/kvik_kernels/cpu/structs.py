@@ -147,6 +147,17 @@ class Gate(ctypes.Structure):
     )
 
 
+class Call(ctypes.Structure):
+    """`struct Call` of calls.h."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_int64),
+        ("instruction_set", ctypes.c_int64),
+        ("step", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+    )
+
+
 class Screen(ctypes.Structure):
     """`struct Screen` of screen.h."""
 
@@ -188,7 +199,7 @@ class Kept(ctypes.Structure):
 
 def sizes() -> dict[str, int]:
     """By name in the headers, in the order in which the library tells its own."""
-    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen, Floor, Kept, Int8Product)
+    structs = (Queries, Layer, Writes, NewTokens, Product, Norm, Rotation, Gate, Screen, Floor, Kept, Int8Product, Call)
     return {
         "Query": QUERY_NUMBERS * ctypes.sizeof(ctypes.c_int64),
         **{each.__name__: ctypes.sizeof(each) for each in structs},
