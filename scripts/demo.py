@@ -19,6 +19,7 @@ from images import builder, catalog
 from scripts.demo_ownership import ClaimError, ensure_namespace, remove_namespace, why_keep_operator, why_not_install
 from tests.support.in_cluster_traffic import run_python
 from tests.support.kubectl import Kubectl, KubectlError, condition
+from tests.support.operator_pods import SELECTOR, wait_for_operators
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEM = "kvik-system"
@@ -142,9 +143,14 @@ def refuse_foreign_operator(cluster: Cluster) -> None:
 
 
 def install(cluster: Cluster, images: dict[str, catalog.Image], *flags: str) -> None:
-    """Both charts, and a fresh operator where its image was built anew under the same tag. Raises ClaimError.
+    """Both charts, and a fresh operator where its image was built anew under the same tag.
 
-    `flags` are helm's, for the operator's chart.
+    Returns once no operator of before is left, which might still serve pools. `flags` are helm's, for the operator's
+    chart.
+
+    Raises:
+        ClaimError: somebody else's operator is there.
+        DemoError: ours does not become ready.
     """
     refuse_foreign_operator(cluster)
     system, build = cluster.in_namespace(SYSTEM), built_from(cluster, images["operator"])
@@ -160,11 +166,12 @@ def install(cluster: Cluster, images: dict[str, catalog.Image], *flags: str) -> 
         *("upgrade", "--install", "kvik", "charts/kvik", "--values=examples/local-values.yaml", *repositories, *flags)
     )
     if not runs_build(system, build):
-        system.run("rollout", "restart", "deployment", "--selector=app.kubernetes.io/instance=kvik")
+        system.run("rollout", "restart", "deployment", f"--selector={SELECTOR}")
     try:
-        system.run("rollout", "status", "deployment", "--selector=app.kubernetes.io/instance=kvik", "--timeout=100s")
-    except KubectlError as error:
-        print(system.run("get", "pods,events"), system.run("logs", "--selector=app.kubernetes.io/instance=kvik"))
+        system.run("rollout", "status", "deployment", f"--selector={SELECTOR}", "--timeout=100s")
+        wait_for_operators(system)
+    except (KubectlError, TimeoutError) as error:
+        print(system.run("get", "pods,events"), system.run("logs", f"--selector={SELECTOR}"))
         raise DemoError("the operator does not become ready (see above)") from error
     note_build(system, build)
 

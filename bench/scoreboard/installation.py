@@ -14,7 +14,8 @@ from scripts import demo
 from scripts.demo_ownership import ensure_namespace, remove_namespace
 from tests.support.in_cluster_traffic import Running, traffic
 from tests.support.kubectl import Kubectl, Object, condition, wait_for
-from tests.support.upgrades import leader, write_next_charts
+from tests.support.operator_pods import leader, wait_for_operators
+from tests.support.upgrades import write_next_charts
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE, OTHER_NAMESPACE = "kvik-scoreboard", "kvik-scoreboard-other"
@@ -59,7 +60,10 @@ class Installation:
     # --- the releases ---
 
     def install(self, engine: str = ENGINE, charts: Path = ROOT / "charts") -> None:
-        """Installs or upgrades, and waits until the operators are ready. `engine` is the image for CPU pools."""
+        """Installs or upgrades, and waits until the new operators are ready and no other is left.
+
+        `engine` is the image for CPU pools.
+        """
         self.cluster.run_helm("upgrade", "--install", "kvik-crds", str(charts / "kvik-crds"))
         sets = {
             "image.operator.repository": self.operator_image.rpartition(":")[0],
@@ -72,6 +76,7 @@ class Installation:
         flags = [f"--set={name}={value}" for name, value in sets.items()]
         release = ["upgrade", "--install", "kvik", str(charts / "kvik"), *flags]
         self.cluster.run_helm(*release, "--wait", "--timeout=180s")
+        wait_for_operators(self.system)
 
     def install_next_charts(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ from images import catalog
 from scripts import demo
 from scripts.demo_ownership import ensure_namespace, remove_namespace
 from tests.support.kubectl import Kubectl
+from tests.support.operator_pods import wait_for_no_operator
 
 POOL_NAMESPACE = "kvik-e2e"
 
@@ -32,14 +33,19 @@ class Release:
     system: Kubectl
 
     def install(self, *flags: str) -> None:
-        """Installs or upgrades, with helm's flags for the operator's chart in place of those of the time before."""
+        """Installs or upgrades, with helm's flags for the operator's chart in place of those of the time before.
+
+        Returns once the operators that have them are ready, and alone.
+        """
         demo.install(self.cluster, catalog.product(self.cluster.image_prefix), *flags)
 
-    def uninstall(self) -> None:
-        self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s")
+    def uninstall(self, *flags: str) -> None:
+        """Returns once its pods are gone as well, for which helm does not wait."""
+        self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s", *flags)
+        wait_for_no_operator(self.system)
 
     def uninstall_if_there(self) -> None:
-        self.cluster.run_helm("uninstall", "kvik", "--wait", "--timeout=60s", "--ignore-not-found")
+        self.uninstall("--ignore-not-found")
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ The hub is that of tests/support/hub_in_cluster.py, which wants a token.
 
 import json
 from collections.abc import Iterator
-from typing import Protocol
 
 import pytest
 
+from tests.e2e.conftest import Images, Release
 from tests.support import stand_in_hub
 from tests.support.hub_in_cluster import SECRET, TOKEN, give_token, hub_url, remove_hub, start_hub
 from tests.support.kubectl import Kubectl, condition, wait_for
@@ -19,26 +19,13 @@ POOL = "inferencepools.kvik.dev"
 NAME = "from-hub"
 
 
-class Images(Protocol):
-    engine: str
-
-
-class Cluster(Protocol):
-    def run_helm(self, *arguments: str) -> None: ...
-
-
-class Release(Protocol):
-    cluster: Cluster
-
-
 @pytest.fixture
 def hub(release: Release, pools: Kubectl, images: Images) -> Iterator[None]:
     """The hub runs, and the operator sends fetching containers to it."""
     start_hub(pools, images.engine)
-    upgrade = ["upgrade", "kvik", "charts/kvik", "--reuse-values", "--wait", "--timeout=90s"]
-    release.cluster.run_helm(*upgrade, f"--set=huggingFace.endpoint={hub_url(pools)}")
+    release.install(f"--set=huggingFace.endpoint={hub_url(pools)}")
     yield
-    release.cluster.run_helm(*upgrade, "--set=huggingFace.endpoint=")
+    release.install()
     pools.run("delete", POOL, NAME, "--ignore-not-found")
     remove_hub(pools)
 

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ from scripts import demo
 from tests.e2e.conftest import Images, Release
 from tests.support.in_cluster_traffic import run_python, traffic
 from tests.support.kubectl import Kubectl, KubectlError, condition, wait_for
-from tests.support.upgrades import identity, leader, write_next_charts
+from tests.support.operator_pods import SELECTOR, leader, wait_for_operators
+from tests.support.upgrades import identity, write_next_charts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -182,6 +182,7 @@ def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
             helm("upgrade", "kvik-crds", str(charts / "kvik-crds"))
             values = ("--reset-then-reuse-values", "--set=image.engine.cpu.tag=0.9.0-demo")
             helm("upgrade", "kvik", str(charts / "kvik"), *values, "--wait", "--timeout=100s")
+            wait_for_operators(release.system)
             wait_for("the new operator to look", lambda: newer_engine(pools) == "0.9.0", 60, lambda: describe(pools))
             wait_for_a_look(pools)
             after = identity(pools, NAME)
@@ -195,11 +196,10 @@ def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
 
 
 def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images: Images, release: Release) -> None:
-    before, killed = identity(pools, NAME), operators(release)
+    before, killed = identity(pools, NAME), wait_for_operators(release.system)
     with light_traffic(pools, images, "kill") as running:
-        # One of them may be of the version before, and gone by now.
-        release.system.run("delete", "pod", *killed, "--grace-period=0", "--force", "--ignore-not-found")
-        wait_for("an operator that is ready", lambda: set(operators(release, ready=True)) - set(killed), 60)
+        release.system.run("delete", "pod", *killed, "--grace-period=0", "--force")
+        assert not set(wait_for_operators(release.system)) & set(killed)
         wait_for_a_look(pools)
 
     assert identity(pools, NAME) == before
@@ -208,18 +208,19 @@ def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images:
 
 
 def test_a_change_of_leader_touches_no_pod_and_no_request(pools: Kubectl, images: Images, release: Release) -> None:
-    scale = ("scale", "deployment", "--selector=app.kubernetes.io/instance=kvik")
+    scale = ("scale", "deployment", f"--selector={SELECTOR}")
     before = identity(pools, NAME)
     try:
         with light_traffic(pools, images, "leader") as running:
             release.system.run(*scale, "--replicas=2")
-            wait_for("two operators that are ready", lambda: len(operators(release, ready=True)) == 2, 60)
+            assert len(wait_for_operators(release.system)) == 2
             first = wait_for("a leader", lambda: leader(release.system), 60)
             release.system.run("delete", "pod", first, "--wait=false")
             wait_for("another leader", lambda: leader(release.system) not in (None, first), 60)
             wait_for_a_look(pools)
     finally:
         release.system.run(*scale, "--replicas=1")
+        wait_for_operators(release.system)
 
     assert identity(pools, NAME) == before
     assert running.result.failures == []
@@ -235,12 +236,6 @@ def wait_for_a_look(kubectl: Kubectl) -> None:
         60,
         lambda: describe(kubectl),
     )
-
-
-def operators(release: Release, *, ready: bool = False) -> list[str]:
-    """Names of the operator's pods."""
-    pods = release.system.list("pods", "app.kubernetes.io/instance=kvik")
-    return [pod["metadata"]["name"] for pod in pods if not ready or has_become_ready(pod)]
 
 
 def newer_engine(kubectl: Kubectl) -> str | None:
@@ -332,10 +327,7 @@ def test_helm_uninstall_leaves_nothing_but_the_crd(pools: Kubectl, release: Rele
 
     system = release.system
     kinds = "deployments,pods,services,serviceaccounts,roles,rolebindings,networkpolicies,leases,secrets,configmaps"
-    deadline = time.monotonic() + 60
-    while (left := system.list(kinds, "app.kubernetes.io/instance=kvik")) and time.monotonic() < deadline:
-        time.sleep(1)
-    assert left == []
-    assert system.list("clusterroles,clusterrolebindings", "app.kubernetes.io/instance=kvik") == []
+    wait_for("all of it to be gone", lambda: not system.list(kinds, SELECTOR), 60, lambda: system.run("get", kinds))
+    assert system.list("clusterroles,clusterrolebindings", SELECTOR) == []
     assert [lease["metadata"]["name"] for lease in system.list("leases")] == []
     assert system.get("crd", POOL) is not None

@@ -34,9 +34,3 @@ def identity(kubectl: Kubectl, pool: str) -> dict[str, tuple[str, int | None]]:
         number = sum(one["restartCount"] for one in statuses) if item["kind"] == "Pod" else metadata.get("generation")
         seen[f"{item['kind']}/{metadata['name']}"] = (metadata["uid"], number)
     return seen
-
-
-def leader(system: Kubectl) -> str | None:
-    """The operator's pod that holds the Lease, in the operator's namespace."""
-    (lease,) = system.list("leases", "app.kubernetes.io/instance=kvik")
-    return (lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0] or None
