@@ -1,11 +1,10 @@
 """The operator as a process on a real API server: create, update, scale, drift, delete; start, stop and hand over."""
 
 import json
-import time
 
 import pytest
 
-from tests.support.kubectl import wait_for
+from tests.support.kubectl import condition, wait_for
 from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import CHILDREN, COLLECTED_WITHIN, Object, Rig, eventually, holds
 
@@ -78,7 +77,8 @@ def test_load_scales_up_and_idleness_down_and_the_events_say_why(operated: Rig) 
     eventually("the Event of the first step up", told_of_the_first_step, 10, rig.explain)
 
     def newest() -> Object:
-        return (rig.pool() or {})["status"]["scaling"]["history"][0]
+        step: Object = (rig.pool() or {})["status"]["scaling"]["history"][0]
+        return step
 
     eventually("the history to tell of it", lambda: newest()["to"] == 1, 10, rig.explain)
     managers = {entry["manager"] for entry in (rig.pool() or {})["metadata"]["managedFields"]}
@@ -92,8 +92,7 @@ def test_a_pool_says_that_its_pods_cannot_use_the_new_api_keys_until_they_can(op
     rig.wait_ready()
 
     def degraded() -> str:
-        conditions = (rig.pool() or {})["status"]["conditions"]
-        return next(each["reason"] for each in conditions if each["type"] == "Degraded")
+        return (condition(rig.pool(), "Degraded") or {}).get("reason", "not said")
 
     assert degraded() == "AsExpected"
     rig.kubelet.set_load(api_keys_outdated=True)
@@ -164,13 +163,14 @@ def test_no_child_and_no_pod_carries_kopfs_marks_and_foreign_ones_stay(operated:
     rig.wait_ready()
     rig.kubectl("patch", "service/chat", "--type=merge", f'--patch={{"metadata": {{"finalizers": ["{marker}"]}}}}')
     rig.kubectl("annotate", "service/chat", "touched=1")
-    time.sleep(2)
-    objects = [*rig.children(), *rig.pods(), rig.pool() or {}]
-    finalizers = {item["kind"]: item["metadata"].get("finalizers") for item in objects}
-    assert finalizers.pop("Service") == [marker]
-    assert set(finalizers.values()) == {None}
-    annotations = [name for item in objects for name in item["metadata"].get("annotations", {})]
-    assert not [name for name in annotations if "kopf" in name]
+
+    def foreign_marks_alone() -> bool:
+        objects = [*rig.children(), *rig.pods(), rig.pool() or {}]
+        marked = {item["kind"]: item["metadata"]["finalizers"] for item in objects if "finalizers" in item["metadata"]}
+        annotations = [name for item in objects for name in item["metadata"].get("annotations", {})]
+        return marked == {"Service": [marker]} and not [name for name in annotations if "kopf" in name]
+
+    holds("the marks are those of others", foreign_marks_alone, 2)
     rig.kubectl("patch", "service/chat", "--type=merge", '--patch={"metadata": {"finalizers": null}}')
 
 
@@ -181,12 +181,18 @@ def test_a_settled_pool_that_scales_is_written_once_a_minute_at_most(operated: R
     rig.operator(proxy=proxy)
     rig.create(scaling=SCALING)
     rig.wait_ready()
-    time.sleep(12)  # the first window ends, which status tells
+
+    def scales_on_load() -> bool:
+        return (condition(rig.pool(), "ScalingActive") or {}).get("reason") == "ScalingOnLoad"
+
+    eventually("the end of the first window, which status tells", scales_on_load, 30, rig.explain)
     before = len(proxy.writes())
-    time.sleep(40)
-    written = [str(write) for write in proxy.writes()[before:]]
-    assert len(written) <= 1  # a change of wording is written once a minute
-    assert all(write.endswith("/status") for write in written)
+
+    def written() -> list[str]:
+        return [str(write) for write in proxy.writes()[before:]]
+
+    holds("a change of wording is written once a minute", lambda: len(written()) <= 1, 40)
+    assert all(write.endswith("/status") for write in written())
 
 
 def test_of_two_replicas_only_the_leader_writes_and_the_other_takes_over(operated: Rig) -> None:
