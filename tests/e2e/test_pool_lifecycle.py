@@ -17,6 +17,7 @@ from scripts import demo
 from tests.e2e.conftest import Images, Release
 from tests.support.in_cluster_traffic import run_python, traffic
 from tests.support.kubectl import Kubectl, KubectlError, condition, wait_for
+from tests.support.looked_at import wait_for_a_look
 from tests.support.operator_pods import SELECTOR, leader, wait_for_operators
 from tests.support.upgrades import identity, write_next_charts
 
@@ -184,7 +185,7 @@ def test_an_upgrade_of_charts_api_and_operator_touches_no_pod_and_no_request(
             helm("upgrade", "kvik", str(charts / "kvik"), *values, "--wait", "--timeout=100s")
             wait_for_operators(release.system)
             wait_for("the new operator to look", lambda: newer_engine(pools) == "0.9.0", 60, lambda: describe(pools))
-            wait_for_a_look(pools)
+            wait_for_a_look(pools, NAME)
             after = identity(pools, NAME)
     finally:
         demo.install(release.cluster, catalog.product(release.cluster.image_prefix))
@@ -200,7 +201,7 @@ def test_a_killed_operator_touches_no_pod_and_no_request(pools: Kubectl, images:
     with light_traffic(pools, images, "kill") as running:
         release.system.run("delete", "pod", *killed, "--grace-period=0", "--force")
         assert not set(wait_for_operators(release.system)) & set(killed)
-        wait_for_a_look(pools)
+        wait_for_a_look(pools, NAME)
 
     assert identity(pools, NAME) == before
     assert running.result.failures == []
@@ -217,7 +218,7 @@ def test_a_change_of_leader_touches_no_pod_and_no_request(pools: Kubectl, images
             first = wait_for("a leader", lambda: leader(release.system), 60)
             release.system.run("delete", "pod", first, "--wait=false")
             wait_for("another leader", lambda: leader(release.system) not in (None, first), 60)
-            wait_for_a_look(pools)
+            wait_for_a_look(pools, NAME)
     finally:
         release.system.run(*scale, "--replicas=1")
         wait_for_operators(release.system)
@@ -225,17 +226,6 @@ def test_a_change_of_leader_touches_no_pod_and_no_request(pools: Kubectl, images
     assert identity(pools, NAME) == before
     assert running.result.failures == []
     assert running.result.succeeded >= 5
-
-
-def wait_for_a_look(kubectl: Kubectl) -> None:
-    """Until the operator has gone through the whole pool: the last thing it does is to put its status right."""
-    kubectl.run("patch", POOL, NAME, "--subresource=status", "--type=merge", '--patch={"status":{"endpoint":null}}')
-    wait_for(
-        "the operator to look at the pool",
-        lambda: (kubectl.get(POOL, NAME) or {})["status"].get("endpoint"),
-        60,
-        lambda: describe(kubectl),
-    )
 
 
 def newer_engine(kubectl: Kubectl) -> str | None:

@@ -12,6 +12,7 @@ import yaml
 from kvik_operator.names import ANNOTATION_TRY_AGAIN
 from tests.support.control_plane import RunningControlPlane, control_plane
 from tests.support.kubectl import Kubectl, condition, wait_for
+from tests.support.looked_at import wait_for_a_look
 from tests.support.operator_process import OperatorProcess
 from tests.support.operator_rig import COLLECTED_WITHIN
 from tests.support.running_operator import NAME, NAMESPACE, helm, install, running_operator
@@ -143,17 +144,6 @@ def written_by_operator(kube: Kubectl) -> dict[str, list[Mapping[str, Any]]]:
     }
 
 
-def wait_for_a_look(kube: Kubectl) -> None:
-    """Until the operator has gone through the whole pool: the last thing it does is to put its status right."""
-    kube.run("patch", POOLS, "chat", "--subresource=status", "--type=merge", '--patch={"status":{"endpoint":null}}')
-
-    def endpoint() -> str | None:
-        told: str | None = (kube.get(POOLS, "chat") or {})["status"].get("endpoint")
-        return told
-
-    wait_for("the operator to look at the pool", endpoint, TOLD_WITHIN)
-
-
 def test_a_settled_pool_is_not_written_again(kube: Kubectl) -> None:
     """What the API server fills in must not look like drift, else every look would write."""
     cache = {"size": 268435456, "swapSpace": "1Gi", "diskCache": {"size": "1.7G"}}
@@ -165,7 +155,7 @@ def test_a_settled_pool_is_not_written_again(kube: Kubectl) -> None:
     before = written_by_operator(kube)
     assert len(before) == 5
     assert all(before.values())
-    wait_for_a_look(kube)
+    wait_for_a_look(kube, "chat")
     assert written_by_operator(kube) == before
 
 
