@@ -266,6 +266,12 @@ def test_the_faster_dtype_is_taken_on_a_cpu(
     assert f"dtype {name}" in caplog.text
 
 
+@pytest.mark.parametrize(("supported", "name"), [(True, "bf16"), (False, "fp16")])
+def test_auto_on_a_gpu_is_bf16_where_it_has_that(supported: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    assert choose_dtype("auto", torch.device("cuda"), 64, 128) == name
+
+
 def test_a_pinned_dtype_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dtypes, "_product_seconds", lambda *_: pytest.fail("measured"))
 
