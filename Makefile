@@ -44,6 +44,7 @@ bench: setup ## Measure the engine on this machine
 	@$(PYTHON) -m bench.core_speed
 	@$(PYTHON) -m bench.sampling_share
 	@$(PYTHON) -m bench.linear_paths
+	@$(PYTHON) -m bench.forward_passes
 	@$(PYTHON) -m bench.cpu_attention
 	@$(PYTHON) -m bench.kv_quality
 	@$(PYTHON) -m bench.weight_quality
