@@ -1,4 +1,4 @@
-"""A seeded random model of the demo's shape through the engine's runner: one attention backend against the oracle.
+"""A seeded random model of the demo's shape through the engine's runner: the Triton kernels against torch.
 
 Prompts start one step after the other and in chunks, so that steps mix prefill, chunks after a prefix and decode.
 """
@@ -14,6 +14,7 @@ import torch
 from kvik_engine.attention.backend import AttentionBackend
 from kvik_engine.attention.reference import ReferenceBackend
 from kvik_engine.attention.triton_backend import TritonBackend
+from kvik_engine.layers.elementwise import BY_TORCH, Elementwise, TritonElementwise
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.random_weights import RandomTensors
 from kvik_engine.params import SamplingParams
@@ -46,8 +47,8 @@ def compare_backends(device: str, *, layers: int) -> dict[str, Any]:
     Raises AssertionError where they differ.
     """
     config = demo_shape(layers)
-    want = greedy(config, ReferenceBackend(), device)
-    got = greedy(config, TritonBackend(fp8=False), device)
+    want = greedy(config, ReferenceBackend(), BY_TORCH, device)
+    got = greedy(config, TritonBackend(fp8=False), TritonElementwise(), device)
     margin = min(choice.margin for row in want for choice in row)
     assert margin >= MIN_MARGIN, f"the two best tokens are {margin} apart somewhere: choose another seed"
     for row, (got_row, want_row) in enumerate(zip(got, want, strict=True)):
@@ -82,9 +83,9 @@ def demo_shape(layers: int) -> ModelConfig:
     )
 
 
-def greedy(config: ModelConfig, backend: AttentionBackend, device: str) -> list[list[Choice]]:
+def greedy(config: ModelConfig, backend: AttentionBackend, elementwise: Elementwise, device: str) -> list[list[Choice]]:
     """OUTPUTS greedy tokens for each prompt, all in one batch."""
-    tensors = RandomTensors(SEED, dtype=torch.float32, device=torch.device(device))
+    tensors = RandomTensors(SEED, dtype=torch.float32, device=torch.device(device), elementwise=elementwise)
     blocks_a_row = -(-(max(PROMPT_LENGTHS) + OUTPUTS) // BLOCK_TOKENS)
     runner = make_runner(
         config,

@@ -18,9 +18,13 @@ from typing import Any
 import torch
 
 from bench.gpu_check.model_check import compare_backends
-from kvik_kernels import aot, kv_write, paged_attention
+from kvik_kernels import aot, kv_write, paged_attention, rms_norm, rotary, swiglu
+from kvik_kernels.activation import Activation
 from kvik_kernels.device import device_of, interpreting
 from kvik_kernels.paged_attention.naive import naive_paged_attention
+from kvik_kernels.rms_norm.naive import naive_rms_norm
+from kvik_kernels.rotary.naive import naive_rotary
+from kvik_kernels.swiglu.naive import naive_swiglu
 from kvik_kernels.testing import Row, assert_close, nan_filled_outputs, paged_case, tolerance
 
 Figures = dict[str, Any]
@@ -61,7 +65,7 @@ def compile_kernels(options: argparse.Namespace) -> Figures:
 
 
 def kernels(options: argparse.Namespace) -> Figures:
-    """Both operations against their truth on the same device."""
+    """Every operation against its truth on the same device."""
     # In the interpreter `tl.dot` of bfloat16 returns garbage.
     half = torch.float16 if interpreting() else torch.bfloat16
     checked = 0
@@ -72,6 +76,10 @@ def kernels(options: argparse.Namespace) -> Figures:
                     shape = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
                     check_case(name, rows, dtype, options.device, shape)
                     checked += 1
+        for tokens in (1, 130):
+            for hidden in (576, 4096):
+                check_elementwise(tokens, hidden, dtype, options.device)
+                checked += 1
     return {"checked": checked}
 
 
@@ -91,8 +99,32 @@ def check_case(name: str, rows: Sequence[Row], dtype: torch.dtype, device: str, 
     assert_close(label, got, want, **tolerance(dtype))
 
 
+def check_elementwise(tokens: int, hidden: int, dtype: torch.dtype, device: str) -> None:
+    """What runs between the products of a model that is `hidden` wide, on tokens of random numbers."""
+    generator = torch.Generator().manual_seed(tokens + hidden)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(device)
+
+    label = f"{tokens} tokens of {hidden} {dtype}"
+    x, addend, weight = draw(tokens, hidden), draw(tokens, hidden).to(dtype), draw(hidden)
+    heads, cos, sin = draw(tokens, hidden // 64, 64).to(dtype), draw(tokens, 1, 32), draw(tokens, 1, 32)
+    gate_up = draw(tokens, 6 * hidden).to(dtype)
+    want_sum, want_heads = x.clone(), heads.clone()
+    want = naive_rms_norm(want_sum, weight, 1e-5, dtype, addend=addend)
+    naive_rotary(want_heads, cos, sin)
+    with nan_filled_outputs():
+        assert_close(f"rms_norm {label}", rms_norm(x, weight, 1e-5, dtype, addend=addend), want, **tolerance(dtype))
+        for activation in Activation:
+            gated = swiglu(gate_up, activation)
+            assert_close(f"swiglu {label}", gated, naive_swiglu(gate_up, activation), **tolerance(dtype))
+    assert_close(f"rms_norm's sum {label}", x, want_sum, atol=0, rtol=0)
+    rotary(heads, cos, sin)
+    assert_close(f"rotary {label}", heads, want_heads, **tolerance(dtype))
+
+
 def model(options: argparse.Namespace) -> Figures:
-    """16 tokens of the demo model's shape with random weights: the device's own attention against the reference."""
+    """16 tokens of the demo model's shape with random weights: the device's own kernels against the reference."""
     return compare_backends(options.device, layers=options.layers)
 
 

@@ -7,5 +7,8 @@ below are the functions; the modules of an operation are reached as `from kvik_k
 
 from kvik_kernels.kv_write import kv_write
 from kvik_kernels.paged_attention import paged_attention
+from kvik_kernels.rms_norm import rms_norm
+from kvik_kernels.rotary import rotary
+from kvik_kernels.swiglu import swiglu
 
-__all__ = ["kv_write", "paged_attention"]
+__all__ = ["kv_write", "paged_attention", "rms_norm", "rotary", "swiglu"]

@@ -26,6 +26,9 @@ from typing import Any
 from kvik_kernels.device import Device
 from kvik_kernels.kv_write import launch as kv_write_launch
 from kvik_kernels.paged_attention import launch as attention_launch
+from kvik_kernels.rms_norm import launch as norm_launch
+from kvik_kernels.rotary import launch as rotary_launch
+from kvik_kernels.swiglu import launch as gate_launch
 
 TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
     "sm_80": ("cuda", 80, 32, Device("sm_80", 108)),
@@ -35,7 +38,7 @@ TARGETS: Mapping[str, tuple[str, int | str, int, Device]] = {
 }
 """Name -> triton's backend, architecture and warp size, and the device that the launch tables see."""
 
-KERNELS = (
+CACHE_KERNELS = (
     "kv_write",
     "prefill",
     "prefill_short",
@@ -43,10 +46,15 @@ KERNELS = (
     "decode",
     "decode_split",
     "decode_window",
-    "reduce",
 )
+"""What reads or writes the KV cache, and so depends on what it keeps."""
+ELEMENTWISE_KERNELS = ("rms_norm", "add_rms_norm", "rotary", "swiglu", "geglu")
+"""What runs between the products."""
+KERNELS = (*CACHE_KERNELS, "reduce", *ELEMENTWISE_KERNELS)
 WINDOW = 1024
 """Tokens of the window kernels' variants."""
+FEED_FORWARD = 3
+"""How many times as wide as the hidden state a feed-forward network is in its variants."""
 ELEMENTS = {"fp16": 2, "bf16": 2, "fp32": 4}
 STORED = {"int8": ("*i8", True), "fp8": ("*fp8e4nv", False), "fp8-dynamic": ("*fp8e4nv", True), "int4": ("*u8", True)}
 """What a quantised cache holds: the type of its elements, and whether it has scales."""
@@ -118,9 +126,9 @@ def variants(
     groups: Sequence[int] = (3, 4),
     kept: str = "plain",
 ) -> Iterator[Variant]:
-    """The cross product over all kernels that see the cache, or all of them. Group 3 is the demo model's, 4 that of
-    many 8B models."""
-    kernels = [kernel for kernel in KERNELS if kept == "plain" or kernel != "reduce"]
+    """The cross product over all kernels, or those that see the cache where it is quantised. Group 3 is the
+    demo model's, 4 that of many 8B models."""
+    kernels = KERNELS if kept == "plain" else CACHE_KERNELS
     for kernel, target, element, head_dim, group in itertools.product(kernels, targets, elements, head_dims, groups):
         yield Variant(kernel, target, element, head_dim, group, kv_heads=3 if group == 3 else 8, kept=kept)
 
@@ -167,6 +175,8 @@ def needs_fp8(kept: str) -> bool:
 
 def source_of(variant: Variant) -> Source:
     """What compile_variant compiles."""
+    if variant.kernel in ELEMENTWISE_KERNELS:
+        return _elementwise_source(variant)
     if variant.kernel != "kv_write":
         return _attention_source(variant)
     return _kv_write_source(variant) if variant.kept == "plain" else _quantised_write_source(variant)
@@ -221,6 +231,34 @@ def _kv_write_source(variant: Variant) -> Source:
     }
     types["slots_ptr"] = "*i64"
     return Source.of(kv_write_kernel, types, {"slots_ptr"}, constants, warps=tile.warps, stages=1)
+
+
+def _elementwise_source(variant: Variant) -> Source:
+    """The hidden state is as wide as all query heads; see FEED_FORWARD."""
+    from kvik_kernels.rms_norm.kernel import rms_norm_kernel
+    from kvik_kernels.rotary.kernel import rotary_kernel
+    from kvik_kernels.swiglu.kernel import swiglu_kernel
+
+    hidden = variant.kv_heads * variant.group * variant.head_dim
+    element = f"*{variant.element}"
+    if variant.kernel == "rotary":
+        heads = variant.kv_heads * (variant.group + 1)
+        turned = rotary_launch.tile(heads, variant.head_dim)
+        constants: dict[str, Any] = {"HEADS": heads, "HALF": variant.head_dim // 2}
+        constants |= {"BLOCK_H": turned.block_h, "BLOCK_P": turned.block_p}
+        types = {"x_ptr": element, "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+        return Source.of(rotary_kernel, types, set(), constants, warps=turned.warps, stages=1)
+    if variant.kernel in ("swiglu", "geglu"):
+        gated = gate_launch.tile(FEED_FORWARD * hidden)
+        constants = {"WIDTH": FEED_FORWARD * hidden, "GELU": variant.kernel == "geglu", "TILE": gated.elements}
+        types = {"out_ptr": element, "gate_up_ptr": element}
+        return Source.of(swiglu_kernel, types, set(), constants, warps=gated.warps, stages=1)
+    normed = norm_launch.tile(hidden)
+    constants = {"WIDTH": hidden, "TILE": normed.elements}
+    types = {"out_ptr": element, "x_ptr": "*fp32", "addend_ptr": element, "weight_ptr": "*fp32", "eps": "fp32"}
+    if variant.kernel == "rms_norm":
+        constants |= {"addend_ptr": None, "addend_row_stride": None}
+    return Source.of(rms_norm_kernel, types, set(), constants, warps=normed.warps, stages=1)
 
 
 def _attention_source(variant: Variant) -> Source:

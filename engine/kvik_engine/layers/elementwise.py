@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvik_kernels import rms_norm, rotary, swiglu
 from kvik_kernels.activation import Activation
 from kvik_kernels.cpu import elementwise as kernels
 from kvik_kernels.cpu.library import Library
@@ -84,3 +85,20 @@ class CpuElementwise:
         if not kernels.serves(gate_up.shape[-1] // 2, gate_up.dtype):
             return BY_TORCH.gate(gate_up, activation)
         return self._kernels.gate(gate_up, activation)
+
+
+class TritonElementwise:
+    """Kernels on CUDA and ROCm devices, for all widths and dtypes of models that are served."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        return rms_norm(x.reshape(-1, x.shape[-1]), weight, eps, dtype).view(x.shape)
+
+    def add_rms_norm(self, x: Tensor, addend: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        return rms_norm(x, weight, eps, dtype, addend=addend)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rotary(x, cos, sin)
+        return x
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return swiglu(gate_up, activation)

@@ -13,7 +13,7 @@ from kvik_engine.attention.cpu_gathered import TorchPath
 from kvik_engine.attention.cpu_in_place import KernelPath
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.layers.elementwise import BY_TORCH, CpuElementwise, Elementwise
+from kvik_engine.layers.elementwise import BY_TORCH, CpuElementwise, Elementwise, TritonElementwise
 from kvik_engine.models.config import ModelConfig
 from kvik_engine.models.registry import Model
 from kvik_engine.runner.recorded_forward import RecordedForward
@@ -71,8 +71,10 @@ def choose_backend(
 
 def choose_elementwise(attention: str, device: torch.device) -> Elementwise:
     """`attention`: the backend that is asked for; beside the reference all is torch."""
-    if device.type != "cpu" or attention == "reference":
+    if attention == "reference":
         return BY_TORCH
+    if device.type != "cpu":
+        return TritonElementwise()
     try:
         return CpuElementwise(load_library())
     except LibraryUnavailable:

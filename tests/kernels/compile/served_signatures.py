@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -16,9 +17,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from kvik_kernels import aot, kv_write, paged_attention
+from kvik_kernels import aot, kv_write, paged_attention, rms_norm, rotary, swiglu
+from kvik_kernels.activation import Activation
 from kvik_kernels.kv_write.kernel import kv_write_kernel, kv_write_quantised_kernel
 from kvik_kernels.paged_attention.kernel import decode_kernel, prefill_kernel, reduce_kernel
+from kvik_kernels.rms_norm.kernel import rms_norm_kernel
+from kvik_kernels.rotary.kernel import rotary_kernel
+from kvik_kernels.swiglu.kernel import swiglu_kernel
 from kvik_kernels.testing import Row, paged_case, quantised_case
 
 ELEMENTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -33,6 +38,14 @@ ROWS = {
     "decode_window": [Row(3000, 1)],
     "reduce": [Row(3000, 1)],
 }
+TOKENS = 5
+"""Of calls between the products."""
+
+
+KERNELS = (
+    *(kv_write_kernel, kv_write_quantised_kernel, prefill_kernel, decode_kernel, reduce_kernel),
+    *(rms_norm_kernel, rotary_kernel, swiglu_kernel),
+)
 
 
 class NoDevice:
@@ -74,7 +87,7 @@ def collecting(target: str) -> Iterator[dict[str, list[dict[str, Any]]]]:
 
     backend, architecture, warp_size, device = aot.TARGETS[target]
     driver.set_active(NoDevice(GPUTarget(backend, architecture, warp_size)))
-    for function in (kv_write_kernel, kv_write_quantised_kernel, prefill_kernel, decode_kernel, reduce_kernel):
+    for function in KERNELS:
         # A kernel keeps the target of its first launch.
         function.device_caches.clear()
     with (
@@ -84,8 +97,25 @@ def collecting(target: str) -> Iterator[dict[str, list[dict[str, Any]]]]:
         yield seen
 
 
+def call_elementwise(variant: aot.Variant, tokens: int) -> None:
+    """The public function of one kernel between the products, over tensors as the engine has them."""
+    dtype = ELEMENTS[variant.element]
+    q_heads = variant.kv_heads * variant.group
+    hidden = q_heads * variant.head_dim
+    if variant.kernel == "rotary":
+        projected = torch.zeros(tokens, q_heads + 2 * variant.kv_heads, variant.head_dim, dtype=dtype)
+        cos, sin = torch.zeros(2, tokens, 1, variant.head_dim // 2)
+        rotary(projected[:, : q_heads + variant.kv_heads], cos, sin)
+    elif variant.kernel in ("swiglu", "geglu"):
+        activation = Activation.SILU if variant.kernel == "swiglu" else Activation.GELU_TANH
+        swiglu(torch.zeros(tokens, 2 * aot.FEED_FORWARD * hidden, dtype=dtype), activation)
+    else:
+        addend = torch.zeros(tokens, hidden, dtype=dtype) if variant.kernel == "add_rms_norm" else None
+        rms_norm(torch.zeros(tokens, hidden), torch.zeros(hidden), 1e-5, dtype, addend=addend)
+
+
 def call(variant: aot.Variant, rows: Sequence[Row]) -> None:
-    """Both public functions, over tensors as the engine has them: q, k and v are slices of one projection."""
+    """Both functions over a cache, on tensors as the engine has them: q, k and v are slices of one projection."""
     q_heads = variant.kv_heads * variant.group
     case = paged_case(
         rows,
@@ -133,7 +163,10 @@ def print_served_beside_aot() -> None:
         variants = (aot.variants([target], [element], [head_dim], [group], kept) for kept in ("plain", *quantised))
         for variant in itertools.chain.from_iterable(variants):
             with collecting(target) as seen:
-                call(variant, ROWS[variant.kernel])
+                if variant.kernel in aot.ELEMENTWISE_KERNELS:
+                    call_elementwise(variant, TOKENS)
+                else:
+                    call(variant, ROWS[variant.kernel])
             (served,) = seen[aot.source_of(variant).function.__name__]
             print(json.dumps({"variant": dataclasses.asdict(variant), "served": served, "aot": compiled(variant)}))
 
@@ -145,6 +178,8 @@ def print_variants_of_many_batches() -> None:
     with collecting(variant.target) as seen:
         for rows in batches:
             call(variant, rows)
+            for kernel in aot.ELEMENTWISE_KERNELS:
+                call_elementwise(replace(variant, kernel=kernel), sum(row.queries for row in rows))
     distinct = {name: len({json.dumps(one) for one in launched}) for name, launched in seen.items()}
     print(json.dumps({"batches": len(batches), "distinct": distinct}))
 

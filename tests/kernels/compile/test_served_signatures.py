@@ -29,7 +29,7 @@ def test_serving_launches_the_kernels_that_aot_compiles(lines: list[dict[str, An
     quantised = sum(
         device.has_fp8 or not aot.needs_fp8(kept) for *_, device in aot.TARGETS.values() for kept in aot.KEPT
     )
-    assert len(lines) - 1 == len(aot.TARGETS) * 3 * len(aot.KERNELS) + quantised * (len(aot.KERNELS) - 1)
+    assert len(lines) - 1 == len(aot.TARGETS) * 3 * len(aot.KERNELS) + quantised * len(aot.CACHE_KERNELS)
     for line in lines[:-1]:
         assert line["served"] == line["aot"], line["variant"]
 
@@ -37,5 +37,13 @@ def test_serving_launches_the_kernels_that_aot_compiles(lines: list[dict[str, An
 def test_no_batch_size_or_length_makes_triton_compile_another_kernel(lines: list[dict[str, Any]]) -> None:
     """A compilation while requests wait costs a second; rows, tokens, splits and table widths are not specialised."""
     distinct = lines[-1]["distinct"]
-    # Prefill has tiles for short and for long queries; decode is split or not.
-    assert distinct == {"kv_write_kernel": 1, "prefill_kernel": 2, "decode_kernel": 2, "reduce_kernel": 1}
+    # Prefill has tiles for short and for long queries; decode is split or not; norms add or not; gates are two.
+    assert distinct == {
+        "kv_write_kernel": 1,
+        "prefill_kernel": 2,
+        "decode_kernel": 2,
+        "reduce_kernel": 1,
+        "rms_norm_kernel": 2,
+        "rotary_kernel": 1,
+        "swiglu_kernel": 2,
+    }

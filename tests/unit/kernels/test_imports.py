@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-OPERATIONS = ("kv_write", "paged_attention")
+OPERATIONS = ("kv_write", "paged_attention", "rms_norm", "rotary", "swiglu")
 TESTING = "import kvik_kernels.testing"
 BLOCK = """
 import sys
@@ -23,7 +23,7 @@ def run_without(missing: set[str], code: str) -> None:
 
 def test_the_package_imports_neither_torch_nor_triton() -> None:
     run_without(
-        {"torch", "triton", "numpy"}, "import kvik_kernels\nkvik_kernels.kv_write, kvik_kernels.paged_attention"
+        {"torch", "triton", "numpy"}, "import kvik_kernels\n" + "\n".join(f"kvik_kernels.{name}" for name in OPERATIONS)
     )
 
 

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from kvik_kernels.device import Device
 from kvik_kernels.kv_write import launch as kv_write
 from kvik_kernels.paged_attention import launch
+from kvik_kernels.rms_norm import launch as rms_norm
+from kvik_kernels.rotary import launch as rotary
+from kvik_kernels.swiglu import launch as swiglu
 
 H200 = Device("sm_90", 132)
 A100 = Device("sm_80", 108)
@@ -96,3 +99,27 @@ def test_one_program_writes_a_whole_token(kv_heads: int, head_dim: int) -> None:
     assert kv_heads * head_dim <= tile.elements < 2 * kv_heads * head_dim + 1
     assert tile.elements & (tile.elements - 1) == 0
     assert tile.warps in (1, 2, 4, 8)
+
+
+@given(st.integers(1, rms_norm.MAX_WIDTH))
+def test_one_program_holds_a_whole_row_and_no_thread_more_than_64_elements(width: int) -> None:
+    tile = rms_norm.tile(width)
+    assert width <= tile.elements < 2 * width
+    assert 1 <= tile.warps <= 16
+    assert tile.elements <= 64 * 32 * tile.warps
+
+
+@given(st.integers(1, 256), st.integers(1, 128))
+def test_heads_are_turned_by_programs_of_a_bounded_size(heads: int, pairs: int) -> None:
+    tile = rotary.tile(heads, 2 * pairs)
+    assert tile.block_p >= pairs
+    assert tile.block_h < 2 * heads
+    assert tile.block_h * tile.block_p <= rotary.PAIRS
+    assert 1 <= tile.warps <= 8
+
+
+@given(st.integers(1, 100_000))
+def test_gates_are_tiled_by_a_bounded_power_of_two(width: int) -> None:
+    tile = swiglu.tile(width)
+    assert tile.elements & (tile.elements - 1) == 0
+    assert min(width, swiglu.TILE) <= tile.elements <= swiglu.TILE

@@ -12,7 +12,7 @@ import torch
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.attention.triton_backend import TritonBackend
 from kvik_engine.errors import StartError, StartReason
-from kvik_engine.layers.elementwise import CpuElementwise, TorchElementwise
+from kvik_engine.layers.elementwise import CpuElementwise, TorchElementwise, TritonElementwise
 from kvik_engine.models.config import LatentAttention
 from kvik_engine.runner import devices, dtypes
 from kvik_engine.runner.devices import choose_backend, choose_device, choose_elementwise
@@ -221,7 +221,7 @@ def test_without_kernels_torch_attends_and_the_log_says_why(
 
 
 @needs_kernels
-def test_work_between_products_is_left_to_kernels_on_cpus_but_for_the_reference(
+def test_work_between_products_is_left_to_kernels_but_for_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unavailable() -> Library:
@@ -229,7 +229,8 @@ def test_work_between_products_is_left_to_kernels_on_cpus_but_for_the_reference(
 
     assert isinstance(choose_elementwise("auto", CPU), CpuElementwise)
     assert isinstance(choose_elementwise("reference", CPU), TorchElementwise)
-    assert isinstance(choose_elementwise("auto", torch.device("cuda")), TorchElementwise)
+    assert isinstance(choose_elementwise("auto", torch.device("cuda")), TritonElementwise)
+    assert isinstance(choose_elementwise("reference", torch.device("cuda")), TorchElementwise)
     monkeypatch.setattr(devices, "load_library", unavailable)
     assert isinstance(choose_elementwise("auto", CPU), TorchElementwise)
 
