@@ -9,7 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,28 @@ of Kvik has been measured on a GPU yet.
 
 
 def page(lines: Iterable[dict[str, Any]]) -> str:
-    """`lines`: of aot, one a variant, none of them an error. A table for each way to keep keys and values."""
+    """`lines`: of aot, one a variant, none of them an error. A table for each way to keep keys and values, and one
+    of the kernels that see neither."""
     found = {(one["variant"]["kept"], one["variant"]["kernel"], one["variant"]["target"]): one for one in lines}
     versions = sorted({one["triton"] for one in found.values()})
     text = HEAD.format(triton=" and ".join(versions))
+    attending = [kernel for kernel in aot.KERNELS if kernel not in aot.ELEMENTWISE_KERNELS]
     for kept in ("plain", *aot.KEPT):
-        targets = [target for target in aot.TARGETS if any(key[0] == kept and key[2] == target for key in found)]
-        if not targets:
-            continue
         title = "as they are computed" if kept == "plain" else f"in {kept}"
-        text += f"\n## Keys and values {title}\n| Kernel | {' | '.join(targets)} |\n|---{'|---' * len(targets)}|\n"
-        for kernel in aot.KERNELS:
-            cells = [_cell(found.get((kept, kernel, target))) for target in targets]
-            if any(cells):
-                text += f"| `{kernel}` | {' | '.join(cells)} |\n"
+        text += _table(f"Keys and values {title}", found, kept, attending)
+    return text + _table("Between the products", found, "plain", aot.ELEMENTWISE_KERNELS)
+
+
+def _table(title: str, found: Mapping[tuple[str, str, str], Any], kept: str, kernels: Sequence[str]) -> str:
+    """Nothing where none of `kernels` is in `found`, whose keys are ways to keep, kernels and targets."""
+    targets = [target for target in aot.TARGETS if any((kept, kernel, target) in found for kernel in kernels)]
+    if not targets:
+        return ""
+    text = f"\n## {title}\n| Kernel | {' | '.join(targets)} |\n|---{'|---' * len(targets)}|\n"
+    for kernel in kernels:
+        cells = [_cell(found.get((kept, kernel, target))) for target in targets]
+        if any(cells):
+            text += f"| `{kernel}` | {' | '.join(cells)} |\n"
     return text
 
 
