@@ -192,6 +192,7 @@ UNSUPPORTED = [
     chat("continue the last message", "continue_final_message", continue_final_message=True),
     completion("suffix", "suffix", suffix="the end"),
     completion("echo", "echo", echo=True),
+    completion("echo alone, no output", "echo", prompt="Hi", echo=True, max_tokens=0),
     completion("prompt_logprobs=0", "prompt_logprobs", prompt_logprobs=0),
     message(
         "an image", "messages[0].content[0]", {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}

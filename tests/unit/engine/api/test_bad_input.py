@@ -37,6 +37,29 @@ async def test_a_bad_request_gets_its_error(shared: LiveApi, case: corpus.Case) 
     assert len(shared.core.submits) == before, "the core saw nothing of it"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"prompt": ""}, id="empty text"),
+        pytest.param({"prompt": []}, id="no prompts"),
+        pytest.param({"prompt": [[]]}, id="no ids"),
+        pytest.param({"prompt": "Hi", "max_tokens": 0}, id="no output"),
+        pytest.param({"prompt": "Hi", "max_tokens": 0, "echo": True}, id="no output but the prompt"),
+    ],
+)
+async def test_what_leaves_nothing_to_compute_is_refused_and_the_next_request_is_answered(
+    shared: LiveApi, fields: dict[str, Any]
+) -> None:
+    """vllm #10648: an empty prompt ended the engine; #6521: so did max_tokens 0 with echo."""
+    before = len(shared.core.submits)
+    for stream in (False, True):
+        reply = await shared.post(corpus.COMPLETIONS, {**fields, "stream": stream})
+        assert reply.status == 400, reply.text
+        assert reply.error["param"] in fields
+    assert len(shared.core.submits) == before, "the core saw nothing of it"
+    assert (await shared.chat()).status == 200
+
+
 @pytest.mark.parametrize("fields", corpus.HARMLESS, ids=lambda fields: next(iter(fields)))
 async def test_harmless_fields_are_ignored(shared: LiveApi, fields: dict[str, Any]) -> None:
     reply = await shared.chat(**fields)

@@ -111,7 +111,10 @@ async def drained(api: LiveApi, *, linger: float, timeout: float) -> None:
 async def test_draining_accepts_then_refuses_and_ends_when_streams_have_finished(
     api: LiveApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/contract.md, section 6: ready while it accepts, `Connection: close`, then 503 with Retry-After."""
+    """docs/contract.md, section 6: ready while it accepts, `Connection: close`, then 503 with Retry-After.
+
+    llm-d-router #2188: what was sent to a pod that had just been told to end was lost.
+    """
     monkeypatch.setattr("kvik_engine.api.drain.LONGEST_LINGER", 0.0)
     api.core.gate.clear()
     running = asyncio.create_task(api.chat(stream=True))
@@ -202,6 +205,7 @@ async def test_a_second_signal_ends_the_wait(api: LiveApi) -> None:
 
 
 async def test_kvik_drain_makes_the_engine_unready_first(api: LiveApi) -> None:
+    """dynamo #11173: nothing took the traffic off one pod before it was deleted."""
     api.service.drain.ready = False
     assert (await api.get("/ready", api.metrics_url)).status == 503
     assert (await api.chat()).status == 200

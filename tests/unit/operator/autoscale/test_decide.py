@@ -95,7 +95,7 @@ def test_a_pool_that_is_asked_for_less_than_its_step_goes_to_its_maximum_at_once
 
 
 def test_without_any_data_the_pool_holds() -> None:
-    """keda #3065, #4249, KubeAI #383: missing is not zero."""
+    """keda #3065, #4249, #965, KubeAI #383: missing is not zero."""
     decision = decide(load(0.0, 2.25, fresh=0, silent=3), 3, POLICY, PoolMemory(), 0.0)
     assert decision.desired is None
     assert decision.formula == "no load data: 3 of its pods say nothing; holds at 3"
@@ -112,7 +112,7 @@ def test_a_pool_outside_its_bounds_is_brought_inside_even_without_data() -> None
 
 
 def test_pods_that_still_start_count_as_capacity() -> None:
-    """Two pods are overloaded and two more were asked for already: no more are."""
+    """AIBrix PR #2671. Two pods are overloaded and two more were asked for already: no more are."""
     assert decide(load(3.0, fresh=2), 4, POLICY, PoolMemory(), 0.0).desired == 4
 
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kvik_operator.autoscale.decide import decide
 from kvik_operator.autoscale.load import FRESH_SECONDS, MOST_FULL, pod_load, pool_load, predicted_ttft
 from kvik_operator.autoscale.types import EngineState, LoadReading, PodSample, ScalePolicy, Term
+from kvik_operator.autoscale.windows import PoolMemory
 
 POLICY = ScalePolicy(1, 8, target=0.75, kv_full=0.8, queue_full=5, ttft_full=2.0, stabilization=300.0)
 IDLE = LoadReading(
@@ -50,6 +52,16 @@ def test_the_predicted_ttft_leads_by_the_prompts_that_wait() -> None:
     load = pod_load(replace(IDLE, waiting=1, waiting_prompt_tokens=8000), None, POLICY)
     assert load.value == pytest.approx(4.0)
     assert load.winner is Term.TTFT
+
+
+def test_a_pod_that_only_computes_prompts_is_full_although_it_decodes_next_to_nothing() -> None:
+    """llm-d-autoscaling #1213: pools of prefill never scaled, since the signal was one of decoding."""
+    prompts = replace(IDLE, kv_blocks_used=100, running=1, waiting=1, waiting_prompt_tokens=3000)
+    load = pool_load([steady(prompts), steady(prompts)], POLICY, now=100.0)
+    assert load.up == pytest.approx(3.0)
+    assert load.winner is Term.TTFT
+    decision = decide(load, 2, POLICY, PoolMemory(), 0.0)
+    assert (decision.desired, decision.winner) == (4, Term.TTFT)
 
 
 def test_without_a_measured_rate_there_is_no_prediction_and_the_other_terms_decide() -> None:

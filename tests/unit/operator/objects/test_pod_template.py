@@ -211,6 +211,7 @@ def test_a_dollar_in_a_users_text_stays_a_dollar() -> None:
 
 @pytest.mark.parametrize(("timeout", "want"), [("30s", 45), ("1500ms", 17), ("1h", 3615)])
 def test_the_grace_covers_acceptance_drain_and_exit(timeout: str, want: int) -> None:
+    """GIE #549, llm-d #927: a pod was killed before its engine had ended what it had accepted."""
     assert render(spec_of(drain={"timeout": timeout}))["spec"]["terminationGracePeriodSeconds"] == want
 
 

@@ -91,7 +91,7 @@ def test_only_driver_hpa_has_an_autoscaler_and_another_drivers_is_unwanted(scali
 
 
 def test_the_autoscaler_follows_the_decision_within_the_pools_bounds() -> None:
-    """llm-d-autoscaling #1352, #1316: two stabilisers in series, each with its whole window."""
+    """llm-d-autoscaling #1352, #1316, #777: two stabilisers in series, each with its whole window."""
     options = ReconcileOptions(images=OPTIONS.images, metrics_api=True)
     scaled = observed_of(scaling={"driver": "HPA", "minReplicas": 2, "maxReplicas": 4})
     spec = manifest(desired_of(scaled, options), ChildKind.AUTOSCALER)["spec"]
