@@ -2,13 +2,18 @@
 
 Each prompt holds a secret of its own. The model tells, token by token, the secret that it reads from its KV, so KV of
 another request would show in the answer. Requests share prefixes, fork, search by beams, are aborted and
-preempted in a small pool.
+preempted in a small pool, and swapped out and back where there is swap space, with a disk below it.
+
+KV that nobody may read holds a canary: free blocks and slots, slots that the disk has not filled yet (harness), and
+what lies in a row's blocks behind what it has computed (fake runner). Reading one fails, whoever does.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +27,7 @@ MARK = 1
 """The token before a secret. Secrets and fillers do not hold it."""
 LENGTH = 4
 BLOCKS, BLOCK_TOKENS, AT_ONCE = 40, 4, 6
+Index = type[RadixCache] | type[BlockHashCache]
 
 
 def secret_of(number: int) -> list[int]:
@@ -41,23 +47,46 @@ def tell_likely(visible: Sequence[Sequence[int]], position: int) -> list[float]:
     return [-0.01 if token == right else -20.0 - token / VOCAB for token in range(VOCAB)]
 
 
-def keep_secrets(
-    requests: int, *, overlap: int, index: type[RadixCache] | type[BlockHashCache], windows: Windows
-) -> None:
-    rng = random.Random(requests)
-    runner = FakeRunner(block_tokens=BLOCK_TOKENS, rows=AT_ONCE, windows=windows, answer=tell, likely=tell_likely)
-    harness = Harness(
+@dataclass(frozen=True)
+class Below:
+    """What KV goes to that has no room on the device. `disk` is a folder."""
+
+    swap_slots: int = 0
+    disk: Path | None = None
+
+
+NOTHING = Below()
+
+
+def engine(*, requests: int, overlap: int, index: Index, windows: Windows, below: Below) -> Harness:
+    return Harness(
         blocks=BLOCKS * len(windows),
         max_requests=AT_ONCE,
         max_queued_requests=requests,
         max_batch_tokens=32,
         index=index,
+        swap_slots=below.swap_slots * len(windows),
+        disk_cache=below.disk,
         overlap=overlap,
-        runner=runner,
+        runner=FakeRunner(block_tokens=BLOCK_TOKENS, rows=AT_ONCE, windows=windows, answer=tell, likely=tell_likely),
         windows=windows,
     )
-    beginnings = [[rng.randrange(2, VOCAB) for _ in range(length)] for length in (0, 7, 14, 21)]
+
+
+def keep_secrets(
+    requests: int, *, overlap: int, index: Index, windows: Windows, below: Below = NOTHING, shared: int = 4
+) -> Harness:
+    """`shared`: how many beginnings the prompts have. More than fit into the pool drive each other out of it."""
+    rng = random.Random(requests)
+    harness = engine(requests=requests, overlap=overlap, index=index, windows=windows, below=below)
+    beginnings = [[rng.randrange(2, VOCAB) for _ in range(7 * (number % 4))] for number in range(shared)]
     aborted, searches = set[int](), set[int]()
+
+    def step() -> None:
+        harness.step()
+        if harness.disk is not None:
+            harness.disk.go_on(rng.randrange(3))
+
     for number in range(requests):
         filler = [rng.randrange(2, VOCAB) for _ in range(rng.randrange(12))]
         prompt = [*rng.choice(beginnings), MARK, *secret_of(number), *filler]
@@ -68,12 +97,14 @@ def keep_secrets(
         salt = rng.choice([b"", b"t"])
         harness.submit(number, prompt, n=n, beam=beam, max_tokens=most, slo_class=rng.randrange(3), salt=salt)
         for _ in range(rng.randrange(4)):
-            harness.step()
+            step()
         if rng.random() < 0.2:
             victim = rng.randint(max(0, number - AT_ONCE), number)
             aborted.add(victim)
             harness.abort(victim)
-    harness.run()
+    while harness.core.busy or harness.channel.inbox:
+        step()
+    harness.core.check_idle()
     for (number, choice), heard in harness.heard.items():
         if number in searches and choice:
             continue  # only the best answer of a search is what the model would say
@@ -83,7 +114,18 @@ def keep_secrets(
     told = {number for number, _ in harness.heard}
     assert told | aborted == set(range(requests))
     assert harness.scheduler.counters.preemptions > requests / 100
-    assert harness.scheduler.counters.prefix_hit_tokens > requests
+    assert harness.scheduler.counters.prefix_hit_tokens > 4 * requests / shared
+    return harness
+
+
+def keep_secrets_below(requests: int, *, overlap: int, index: Index, windows: Windows, disk: Path) -> None:
+    """Swapping by all means, and more beginnings than the pool and the swap space hold."""
+    below = Below(swap_slots=20, disk=disk)
+    harness = keep_secrets(requests, overlap=overlap, index=index, windows=windows, below=below, shared=24)
+    use = harness.scheduler.offload.use
+    assert harness.scheduler.counters.swaps > requests / 100
+    assert use.swapped_in > requests / 10
+    assert use.disk.read > 0
 
 
 @pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
@@ -96,7 +138,22 @@ def test_no_answer_holds_a_foreign_secret(overlap: int, windows: Windows) -> Non
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
 @pytest.mark.parametrize("index", [RadixCache, BlockHashCache], ids=["radix", "block-hash"])
-def test_no_answer_of_thousands_holds_a_foreign_secret(
-    overlap: int, index: type[RadixCache] | type[BlockHashCache]
-) -> None:
+def test_no_answer_of_thousands_holds_a_foreign_secret(overlap: int, index: Index) -> None:
     keep_secrets(5000, overlap=overlap, index=index, windows=FULL)
+
+
+@pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
+@pytest.mark.parametrize("windows", [FULL, (None, 6), (None, 3)], ids=["full", "window", "window within a block"])
+def test_what_comes_back_from_below_holds_no_foreign_secret(windows: Windows, overlap: int, tmp_path: Path) -> None:
+    keep_secrets_below(120, overlap=overlap, index=RadixCache, windows=windows, disk=tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
+@pytest.mark.parametrize("windows", [FULL, (None, 6)], ids=["full", "window"])
+@pytest.mark.parametrize("index", [RadixCache, BlockHashCache], ids=["radix", "block-hash"])
+def test_of_thousands_that_come_back_from_a_disk_none_holds_a_foreign_secret(
+    index: Index, windows: Windows, overlap: int, tmp_path: Path
+) -> None:
+    keep_secrets_below(2500, overlap=overlap, index=index, windows=windows, disk=tmp_path)

@@ -1,11 +1,12 @@
-"""Prefix cache x preemption x fork or beams x abort x chunk size x window x overlap (and swap, for beams): in every
-combination, tokens equal an undisturbed run alone. Freed blocks are poisoned and the books are checked after each step
-(harness)."""
+"""Prefix cache x preemption x fork or beams x abort x chunk size x window x overlap (and swap, for beams; and swap with
+a disk below it, for both): in every combination, tokens equal an undisturbed run alone. Freed blocks are poisoned and
+the books are checked after each step (harness)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,8 @@ from tests.support.fake_runner import FULL, VOCAB, Windows
 
 SYSTEM = [(11 * i) % (VOCAB - 1) + 1 for i in range(14)]
 WINDOWED: Windows = (None, 6)
+WITHIN: Windows = (None, 3)
+"""A window smaller than a block."""
 INDICES = {"radix": RadixCache, "block hash": BlockHashCache, "no cache": None}
 
 
@@ -96,6 +99,44 @@ def test_beams_find_what_an_undisturbed_search_does_in_every_combination(
     assert bool(found) == (index is not None)
 
 
+@pytest.mark.parametrize("index", [RadixCache, BlockHashCache], ids=["radix", "block hash"])
+@pytest.mark.parametrize("overlap", [0, 1], ids=["overlap-0", "overlap-1"])
+@pytest.mark.parametrize("windows", [FULL, WITHIN], ids=["full", "window within a block"])
+@pytest.mark.parametrize("beam", [None, BeamParams()], ids=["choices", "beams"])
+def test_choices_and_beams_are_the_same_with_swap_and_disk_below_in_every_combination(
+    beam: BeamParams | None,
+    windows: Windows,
+    overlap: int,
+    index: type[RadixCache] | type[BlockHashCache],
+    tmp_path: Path,
+) -> None:
+    """Each engine starts on what the one before left on the disk, and leaves more."""
+    small = 17 if windows == FULL else 48
+    swapped = spread = read = 0
+    aborts = ("nothing", "a choice", "a request") if beam is None else ("nothing", "a request")
+    for blocks, abort in product((small, 128), aborts):
+        harness = Harness(
+            blocks=blocks,
+            max_requests=6,
+            chunked_prefill_tokens=5,
+            max_batch_tokens=32,
+            index=index,
+            swap_slots=24 * len(windows),
+            disk_cache=tmp_path,
+            overlap=overlap,
+            windows=windows,
+        )
+        run(harness, n=3, abort=abort, beam=beam)
+        assert harness.disk is not None
+        swapped += harness.scheduler.counters.swaps
+        read += harness.disk.tier.use.read
+        spread += sum(len(plan.splits if beam else plan.forks) for plan in harness.fake.plans)
+        harness.disk.end()
+    assert swapped
+    assert spread
+    assert read
+
+
 def run(harness: Harness, *, n: int, abort: str, beam: BeamParams | None = None) -> None:
     spared = []
     for request_id in range(8):
@@ -110,11 +151,23 @@ def run(harness: Harness, *, n: int, abort: str, beam: BeamParams | None = None)
             stop_token_ids=(),
         )
         for _ in range(1 + request_id % 3):
-            harness.step()
+            step(harness)
         if request_id % 4 == 1 and abort != "nothing":
             harness.abort(request_id, choice=0 if abort == "a choice" else None, accepted_tokens=request_id % 3)
         else:
             spared.append(request_id)
-    harness.run()
+    while harness.core.busy or harness.channel.inbox:
+        step(harness)
+    harness.core.check_idle()
     for request_id in spared:
         harness.assert_solo(request_id)
+
+
+def step(harness: Harness) -> None:
+    """The disk ends a job each step, where there is one."""
+    busy = harness.core.busy
+    happened = harness.step()
+    waits = harness.disk is not None and bool(harness.disk.waiting)
+    assert happened or waits or not busy, "the engine stands still with work to do"
+    if harness.disk is not None:
+        harness.disk.go_on(1)

@@ -240,9 +240,11 @@ class Harness:
         self.fake.poison(block for block in free if block not in self._poisoned)
         self._poisoned = set(free)
         if self.host is not None:
-            free_slots = {slot.id for slot in self.host.pool.free_slots()}
-            self.fake.poison_slots(slot for slot in free_slots if slot not in self._poisoned_slots)
-            self._poisoned_slots = set(free_slots)
+            jobs = self.host._disk
+            unread = {slot.id for slot in jobs.slots if not jobs.filled(slot)}
+            empty = unread | {slot.id for slot in self.host.pool.free_slots()}
+            self.fake.poison_slots(slot for slot in empty if slot not in self._poisoned_slots)
+            self._poisoned_slots = empty
 
     def _listen(self) -> None:
         frames, self.channel.frames = self.channel.frames, []

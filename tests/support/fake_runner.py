@@ -300,6 +300,8 @@ class FakeRunner:
         self._expect(all(len(table) == blocks for table in state.tables), "the table does not fit the tokens")
         groups = range(len(self.windows))
         state.computed = work.start
+        for group in groups:
+            self._blank(state, group, work.start)
         for position in range(work.start, end):
             for group in groups:
                 before = self._read(state, group, position - 1) if position else 0
@@ -307,6 +309,15 @@ class FakeRunner:
         state.computed = end
         visible = [self._visible(state, group, end) for group in groups] if work.sampled_rows else []
         return [self._sample(row, visible, end) for row in work.sampled_rows]
+
+    def _blank(self, state: _RowState, group: int, start: int) -> None:
+        """What lies in the row's blocks from `start` on is of other texts: left by the one before, copied with a part
+        of a block, or brought back with it. Nobody may read it, nor whatever another row means to have there.
+        """
+        for index in range(start // self.block_tokens, len(state.tables[group])):
+            block, first = state.tables[group][index], index * self.block_tokens
+            for offset in range(max(0, start - first), self.block_tokens):
+                self.blocks[block][offset] = self._unwritten
 
     def _visible(self, state: _RowState, group: int, end: int) -> list[int]:
         window = self.windows[group]
