@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection
-from functools import partial
 
 from kvik_engine.kv.manager import NO_CHANGE, KVManager
 from kvik_engine.kv.offload import NoOffload, Offload
@@ -27,10 +25,11 @@ from kvik_engine.scheduler.beginning import begin_step
 from kvik_engine.scheduler.choices import continuation_of
 from kvik_engine.scheduler.fairness import ServiceCounters
 from kvik_engine.scheduler.limits import Limits
-from kvik_engine.scheduler.making_room import get_blocks, make_way
+from kvik_engine.scheduler.line import Line
+from kvik_engine.scheduler.making_room import get_blocks
 from kvik_engine.scheduler.news import News
 from kvik_engine.scheduler.plan_builder import PlanBuilder, PlannedStep
-from kvik_engine.scheduler.policy import SLO_CLASSES, Candidate, WaitingQueue, rank
+from kvik_engine.scheduler.policy import SLO_CLASSES, WaitingQueue, rank
 from kvik_engine.scheduler.preemption import PIN_AFTER
 from kvik_engine.scheduler.room import PagedRoom, Room
 from kvik_engine.scheduler.rows import Rows
@@ -76,6 +75,7 @@ class Scheduler:
         self._limits = limits
         self._batching = batching or ContinuousBatching()
         self._room = room or PagedRoom()
+        self._line = Line(state, self._batching, self._room)
         self._spell = spell
         self._in_flight: deque[PlannedStep] = deque()
         self._step = 0
@@ -131,7 +131,7 @@ class Scheduler:
         self.offload.advance()
         self._batching.begin(running=len(self.running), waiting=len(self.waiting), free_rows=self.free_rows)
         step = self._begin(now)
-        if self._make_room(step):
+        if self._line.make_room(step):
             step = self._begin(now)
         self._plan_head(step)
         for branch in step.decodes:
@@ -165,66 +165,18 @@ class Scheduler:
         interactive_waits = bool(len(self.waiting.of_class(shares.INTERACTIVE)))
         step = begin_step(self._step + 1, now, self.running, self._limits, self.kv, interactive_waits=interactive_waits)
         for prompts in step.prompts.values():
-            prompts.sort(key=lambda branch: self._rank(branch.request))
+            prompts.sort(key=lambda branch: self._line.rank(branch.request))
         return step
-
-    def _rank(self, request: Request) -> tuple[float, ...]:
-        """Whose prompt is computed first, waiting or running: as in the queue, by what its tenant was served by now."""
-        return (request.slo_class, self._served.served(request.slo_class, request.tenant), *rank(request)[1:])
-
-    def _make_room(self, step: PlanBuilder) -> bool:
-        """Preempt requests of a lower class when the next waiting one lacks rows or blocks. Returns whether any was.
-
-        Before anything is planned, so that no victim has work in this step.
-        """
-        if not self.waiting or not self._batching.open_to_more():
-            return False
-        for candidate in self.waiting.candidates(step.now):
-            if self._in_flight_of(candidate.request) or self._can_start(step, candidate.request):
-                return False
-            if make_way(self._state, step, candidate.request, partial(self._can_start, step, candidate.request)):
-                return True
-            step.unstartable.add(candidate.request)
-            if candidate.blocks_from == SLO_CLASSES[0]:
-                return False
-        return False
 
     def _plan_head(self, step: PlanBuilder) -> None:
         """The head's prompt. Prompts that rank before it keep what they can use of the share."""
         if not step.head_prompts:
             return
-        kept = self._kept_before(step, step.head_prompts[0].request)
+        kept = self._line.kept_before(step, step.head_prompts[0].request)
         step.prefill_left -= kept
         for branch in step.head_prompts:
             self._plan_prompt(step, branch)
         step.prefill_left += kept
-
-    def _kept_before(self, step: PlanBuilder, head: Request) -> int:
-        """Prefill tokens that the head leaves to prompts which rank before it and can be computed now.
-
-        Of its own class those are running ones and, of those that wait, shorter ones: half of the share at most.
-        Where a better class has come, which no running request has, the head gets what batch prompts would.
-        """
-        before = self._rank(head)
-        tokens = sum(branch.todo for branch in step.prompts[head.slo_class] if self._rank(branch.request) < before)
-        most = step.prefill_left // 2
-        next_one = self._next_before(step, head)
-        if next_one is not None:
-            better = [self.waiting.of_class(c).prompt_tokens for c in SLO_CLASSES if c < head.slo_class]
-            tokens += sum(better) + self.waiting.of_class(head.slo_class).tokens_below(head.tier)
-            if next_one.slo_class < head.slo_class:
-                most = step.prefill_left - shares.prefill_share(step.prefill_left)
-        return min(most, tokens)
-
-    def _next_before(self, step: PlanBuilder, head: Request) -> Request | None:
-        """The waiting request that is admitted in this step and goes before the head, by class or for its length."""
-        if not self.waiting or not self._batching.open_to_more():
-            return None
-        candidate = self._next_admission(step, head.slo_class, head)
-        if candidate is None:
-            return None
-        request = candidate.request
-        return request if (request.slo_class, request.tier) < (head.slo_class, head.tier) else None
 
     def _plan_prompt(self, step: PlanBuilder, branch: Branch) -> None:
         """The next chunk of a branch, as far as the prefills' share goes."""
@@ -246,7 +198,7 @@ class Scheduler:
         With `before`, only those that rank before that running request.
         """
         while self.waiting and min(step.prefill_left, step.tokens_left) and self._batching.open_to_more():
-            candidate = self._next_admission(step, slo_class, before)
+            candidate = self._line.next_admission(step, slo_class, before)
             if candidate is None:
                 return
             request = candidate.request
@@ -261,48 +213,6 @@ class Scheduler:
                 self._rows.reserve(branch)
             step.owed[request] = admission.owed(request, self.kv)
             self._start(step, request.live[0])
-
-    def _next_admission(self, step: PlanBuilder, slo_class: int, before: Request | None) -> Candidate | None:
-        for candidate in self.waiting.candidates(step.now):
-            request = candidate.request
-            if step.closed_from is not None and request.slo_class >= step.closed_from:
-                continue
-            if not candidate.urgent and (
-                request.slo_class > slo_class or (before is not None and self._rank(request) > self._rank(before))
-            ):
-                return None
-            if request in step.unstartable:
-                continue
-            if not self._in_flight_of(request) and self._can_start(step, request):
-                return candidate
-            step.unstartable.add(request)
-            if (closed := candidate.blocks_from) is not None:
-                step.closed_from = closed if step.closed_from is None else min(closed, step.closed_from)
-        return None
-
-    def _can_start(
-        self,
-        step: PlanBuilder,
-        request: Request,
-        *,
-        more_rows: int = 0,
-        more_blocks: int = 0,
-        without: Collection[Request] = (),
-    ) -> bool:
-        """Whether a waiting request gets its rows and blocks now, or would with some more of them and `without` some
-        of the running requests."""
-        if len(request.live) > self._rows.free + more_rows:
-            return False
-        hit = self.kv.find(request.live[0])
-        return self._room.has_room(
-            request,
-            self.kv,
-            running=[other for other in self.running if other not in without] if without else self.running,
-            hit=hit,
-            owed=sum(step.owed.values()) - sum(step.owed.get(victim, 0) for victim in without),
-            more_blocks=more_blocks,
-            pool_was_full=self._state.full_from is not None and request.slo_class >= self._state.full_from,
-        )
 
     def _may_start(self, branch: Branch) -> bool:
         """Whether a waiting branch of a running request starts by itself, not as a fork at the end of the prompt.
@@ -423,6 +333,3 @@ class Scheduler:
             self.counters.prompt_tokens += request.prompt_length
             self.counters.prefix_query_tokens += request.prompt_length
             self.counters.prefix_hit_tokens += cached_tokens
-
-    def _in_flight_of(self, request: Request) -> bool:
-        return any(self.kv.in_flight(branch) for branch in request.branches)
