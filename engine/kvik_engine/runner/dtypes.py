@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from statistics import geometric_mean
 
 import torch
-import torch.nn.functional as F
 
 from kvik_engine.errors import StartError, StartReason
+from kvik_engine.layers.product import MakeProduct, PlainProduct, Product
+from kvik_engine.runner.linear_paths import candidates, multiplies_bf16
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,7 @@ _REPEATS = 5
 
 
 def choose_dtype(wanted: str, device: torch.device, hidden: int, intermediate: int) -> str:
-    """Name of the dtype: one of DTYPES. `auto` on a CPU measures for about a third of a second.
+    """Name of the dtype: one of DTYPES. `auto` on a CPU measures for about half a second.
 
     Raises StartError (ConfigInvalid).
     """
@@ -30,7 +32,7 @@ def choose_dtype(wanted: str, device: torch.device, hidden: int, intermediate: i
     if wanted != "auto":
         raise StartError(StartReason.CONFIG_INVALID, f"the dtype {wanted!r} is not one of auto, {', '.join(DTYPES)}")
     if device.type == "cuda":
-        name = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+        name = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
         log.info("dtype %s", name)
         return name
     seconds = {name: _product_seconds(DTYPES[name], hidden, intermediate) for name in ("fp32", "bf16")}
@@ -43,18 +45,27 @@ def choose_dtype(wanted: str, device: torch.device, hidden: int, intermediate: i
 
 @torch.inference_mode()
 def _product_seconds(dtype: torch.dtype, hidden: int, intermediate: int) -> float:
-    """Time of one layer's largest products, the sum over _ROWS of the best of several tries."""
+    """Time of one layer's largest products by the quickest way in which they may be computed, the geometric mean over
+    _ROWS: each of these counts as much as another."""
     weights = [torch.randn(2 * intermediate, hidden).to(dtype) for _ in range(4)]
-    total = 0.0
+    ways: Iterable[MakeProduct] = (PlainProduct,)
+    if dtype == torch.bfloat16 and multiplies_bf16():
+        ways = candidates(weights[0]).values()
+    return min(_mean_seconds([make(weight.clone()) for weight in weights], hidden, dtype) for make in ways)
+
+
+def _mean_seconds(products: Sequence[Product], inputs: int, dtype: torch.dtype) -> float:
+    """All of `products`, for each number of rows the best of several tries."""
+    times = []
     for rows in _ROWS:
-        x = torch.randn(rows, hidden).to(dtype)
+        x = torch.randn(rows, inputs).to(dtype)
 
-        def products(x: torch.Tensor = x) -> None:
-            for weight in weights:
-                F.linear(x, weight)
+        def all_products(x: torch.Tensor = x) -> None:
+            for product in products:
+                product(x)
 
-        total += best_seconds(products)
-    return total
+        times.append(best_seconds(all_products))
+    return geometric_mean(times)
 
 
 def best_seconds(work: Callable[[], object]) -> float:

@@ -7,7 +7,8 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -72,10 +73,15 @@ def choose_products(quantization: str, dtype: torch.dtype, device: torch.device)
         return _in_int8(dtype, device)
     if device.type != "cpu" or dtype != torch.bfloat16:
         return PlainProduct
-    if not torch.cpu._is_avx512_bf16_supported():
+    if not multiplies_bf16():
         log.info("linear layers: plain weights, as this CPU lacks AVX512-BF16")
         return PlainProduct
     return MeasuredProducts()
+
+
+def multiplies_bf16() -> bool:
+    """Whether this CPU does it natively."""
+    return torch.cpu._is_avx512_bf16_supported()
 
 
 def _in_int8(dtype: torch.dtype, device: torch.device) -> MakeProduct:
@@ -141,21 +147,32 @@ def candidates(weight: Tensor) -> dict[str, MakeProduct]:
 @torch.inference_mode()
 def measure(weight: Tensor, made: Mapping[str, MakeProduct]) -> Mapping[int, Seconds]:
     """By row count, for about a tenth of a second in all: products with as much of the weight, or as many copies of it,
-    as make the sample."""
+    as make the sample. On one thread: how others wait for work is no time of a product."""
     part = weight[: max(1, _SAMPLE_BYTES // (weight[0].numel() * weight.itemsize))]
     copies = min(_MOST_COPIES, max(1, _SAMPLE_BYTES // (part.numel() * part.itemsize)))
     products = {order: [make(part.clone()) for _ in range(copies)] for order, make in made.items()}
     measured: dict[int, Seconds] = {}
-    for rows in ROWS:
-        x = torch.randn(rows, weight.shape[1]).to(weight.dtype)
-        # In turn, so that what else runs on the machine disturbs all, and in processor time, so that it does so less.
-        passes = [{order: _seconds(each, x) for order, each in products.items()} for _ in range(_PASSES)]
-        measured[rows] = {order: _undisturbed([one[order] for one in passes]) for order in products}
+    with one_thread():
+        for rows in ROWS:
+            x = torch.randn(rows, weight.shape[1]).to(weight.dtype)
+            # In turn, so that what else runs on the machine disturbs all; in processor time, so that it does so less.
+            passes = [{order: _seconds(each, x) for order, each in products.items()} for _ in range(_PASSES)]
+            measured[rows] = {order: _undisturbed([one[order] for one in passes]) for order in products}
     return measured
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _seconds(products: Sequence[Product], x: Tensor) -> list[float]:
-    """Processor time of each product, of all threads."""
+    """Processor time of each product."""
     times = [time.process_time()]
     for product in products:
         product(x)

@@ -187,6 +187,24 @@ def test_measuring_tells_times_for_every_row_count_and_leaves_the_weight_alone(m
     assert torch.equal(matrix, before)
 
 
+def test_products_are_measured_on_one_thread_and_the_others_come_back() -> None:
+    """Threads of our kernels wait awake, which is processor time: their products would count twice."""
+    threads, seen = torch.get_num_threads(), set[int]()
+
+    class Watched(PlainProduct):
+        def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+            seen.add(torch.get_num_threads())
+            return super().__call__(x, bias)
+
+    torch.set_num_threads(3)
+    try:
+        linear_paths.measure(weight(), {PLAIN: Watched})
+        assert seen == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("shape", [(16, 16), (1, 2), (160, 96)])
 def test_a_small_weight_is_not_multiplied_until_it_weighs_as_much_as_a_large_one(shape: tuple[int, int]) -> None:
     """A model of tiny layers took half a minute a shape to load: sixteen thousand copies of 512 bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -267,9 +268,27 @@ def test_the_faster_dtype_is_taken_on_a_cpu(
     assert f"dtype {name}" in caplog.text
 
 
+def test_bf16_counts_by_the_quickest_order_of_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only torch's own products of bf16 are slow, fp32 would be several times as slow as what layers do."""
+    slow, quick, multiplied = object(), object(), set[object]()
+
+    def seconds(products: Sequence[object], *_: object) -> float:
+        multiplied.update(products)
+        return 0.001 if quick in products else 0.007
+
+    monkeypatch.setattr(dtypes, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(dtypes, "candidates", lambda _: {"plain": lambda _: slow, "panels": lambda _: quick})
+    monkeypatch.setattr(dtypes, "_mean_seconds", seconds)
+
+    assert choose_dtype("auto", CPU, 64, 128) == "bf16"
+    assert {slow, quick} < multiplied
+
+
 @pytest.mark.parametrize(("supported", "name"), [(True, "bf16"), (False, "fp16")])
 def test_auto_on_a_gpu_is_bf16_where_it_has_that(supported: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported or including_emulation
+    )
     assert choose_dtype("auto", torch.device("cuda"), 64, 128) == name
 
 
