@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
+from tests.support.ended_server import accept_no_more
 from tests.support.waiting import PATIENCE
 
 
@@ -33,6 +34,7 @@ class ServiceStandIn:
         self._loop.close()
 
     async def _end(self) -> None:
+        await accept_no_more(self._server.sockets[0].fileno())
         self._server.close()
         for connection in self._connections:
             connection.cancel()
