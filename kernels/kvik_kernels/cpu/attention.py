@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
 from kvik_kernels.cpu.library import DTYPES, STORED, InstructionSet, Kernel, Library
+from kvik_kernels.cpu.recording import ReadAnew
 from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import SPLIT_TOKENS, Layer, Queries
 from kvik_kernels.quantised import kept_width
@@ -29,7 +29,7 @@ class Query(NamedTuple):
     end: int
 
 
-class PagedQueries:
+class PagedQueries(ReadAnew):
     """The queries of one step, to be attended for in each layer."""
 
     def __init__(
@@ -83,7 +83,7 @@ class PagedQueries:
         self._require_all_inside(queries, blocks, block_tokens)
         self._partials = torch.empty((splits, heads, width + 2) if splits > len(queries) else 0, dtype=torch.float32)
         self._pending = torch.empty((len(queries), kv_heads), dtype=torch.int32)
-        self._now = self
+        self._kind = (self._shape, self._dtype, self._kept, self._caches)
         seen = sum(query.end - query.first for query in queries) * kv_heads
         self._all = Queries(
             self._queries.data_ptr(),
@@ -157,19 +157,6 @@ class PagedQueries:
         )
         self._library.run(Kernel.ATTEND, self._set, layer, self._all)
         return out
-
-    def become(self, other: PagedQueries) -> None:
-        """Attend for the queries of `other` from now on, as recorded calls do that name this one. ValueError where
-        other shapes or caches are meant."""
-        if (self._shape, self._dtype, self._kept, self._caches) != (
-            other._shape,
-            other._dtype,
-            other._kept,
-            other._caches,
-        ):
-            raise ValueError("other: is of other shapes or caches")
-        ctypes.memmove(ctypes.byref(self._all), ctypes.byref(other._all), ctypes.sizeof(Queries))
-        self._now = other  # what is pointed to is its
 
 
 def serves(width: int, dtype: torch.dtype) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from kvik_kernels.cpu.library import InstructionSet, Kernel, Library
 from kvik_kernels.cpu.structs import Call
@@ -65,3 +66,20 @@ class Recording:
         calls = Calls(self._library, self._calls, self._kept)
         self._calls, self._kept = [], []
         return calls
+
+
+class ReadAnew:
+    """What the calls of all layers share, and recorded ones read anew in each step."""
+
+    _all: ctypes.Structure
+    _kind: tuple[object, ...]
+    """Shapes and caches, which are the same in all steps of a recording."""
+    _now: ReadAnew | None = None
+
+    def become(self, other: Self) -> None:
+        """Stand for `other` from now on, in calls that name this one. ValueError where other shapes or caches are
+        meant."""
+        if self._kind != other._kind:
+            raise ValueError("other: is of other shapes or caches")
+        ctypes.memmove(ctypes.byref(self._all), ctypes.byref(other._all), ctypes.sizeof(self._all))
+        self._now = other  # what is pointed to is its

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
 from kvik_kernels.checks import require_all_fit, require_dtype, require_positive, require_shape, require_unit_stride
 from kvik_kernels.cpu.library import DTYPES, STORED, Kernel, Library
+from kvik_kernels.cpu.recording import ReadAnew
 from kvik_kernels.cpu.scales import kept_dtype, scale_arguments
 from kvik_kernels.cpu.structs import NewTokens, Writes
 from kvik_kernels.quantised import kept_width
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class PagedWrites:
+class PagedWrites(ReadAnew):
     """Where the new tokens of one step go, in each layer."""
 
     def __init__(
@@ -50,12 +50,12 @@ class PagedWrites:
             raise ValueError(f"slots: {int(slots[fitting])} is none of {blocks} blocks of {block_tokens} tokens")
         self._library = library
         self._slots = slots
-        self._now = self
         self._dtype = dtype
         self._kept = (kept_dtype("key_dtype", key_dtype, dtype), kept_dtype("value_dtype", value_dtype, dtype))
         self._new = (slots.shape[0], kv_heads, width)
         self._width = width
         self._caches = [(blocks, kv_heads, block_tokens, kept_width(each, width)) for each in self._kept]
+        self._kind = (self._new, self._dtype, self._kept, self._caches)
         self._all = Writes(
             slots.data_ptr(), *self._new, block_tokens, *(STORED[str(each)] for each in (dtype, *self._kept))
         )
@@ -91,16 +91,3 @@ class PagedWrites:
             *scale_arguments(keys, key_scales, values, value_scales, self._width),
         )
         self._library.run(Kernel.WRITE, self._library.best, layer, self._all)
-
-    def become(self, other: PagedWrites) -> None:
-        """Write to the slots of `other` from now on, as recorded calls do that name this one. ValueError where other
-        shapes or caches are meant."""
-        if (self._new, self._dtype, self._kept, self._caches) != (
-            other._new,
-            other._dtype,
-            other._kept,
-            other._caches,
-        ):
-            raise ValueError("other: is of other shapes or caches")
-        ctypes.memmove(ctypes.byref(self._all), ctypes.byref(other._all), ctypes.sizeof(Writes))
-        self._now = other  # what is pointed to is its

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from kvik_engine.attention.backend import StepAttention
-from kvik_engine.attention.cpu_backend import CpuBackend
+from kvik_engine.attention.backend import AttentionBatch, StepAttention
+from kvik_engine.attention.cpu_backend import CpuBackend, CpuStep
 from kvik_engine.attention.cpu_in_place import KernelPath
+from kvik_engine.attention.kv_cache import KVCache
 from kvik_engine.attention.kv_layout import KVFormats
 from kvik_engine.layers.elementwise import CpuElementwise
 from kvik_engine.layers.product import MakeProduct, PackedProduct, PanelProduct, PlainProduct
@@ -161,3 +164,25 @@ def test_passes_of_fewer_tokens_take_no_memory_of_their_own() -> None:
 
     assert {each.data_ptr() for each in (two, *others)} == {two.data_ptr()}
     assert [tuple(each.shape) for each in others] == [(1, 3), (8, 3), (5, 3)]
+
+
+def test_a_step_that_has_been_made_is_freed_at_once() -> None:
+    """Collections are for between the steps: what waits for one keeps its tables and queries until then."""
+    steps = paged(make(LLAMA, "fp32"), "fp32")
+    planned: list[weakref.ref[object]] = []
+    plan = steps.backend.plan
+
+    def watched(batch: AttentionBatch, cache: KVCache) -> CpuStep:
+        step = plan(batch, cache)
+        assert isinstance(step, CpuStep)
+        assert step.replayed is not None
+        planned.extend(map(weakref.ref, step.replayed))
+        return step
+
+    steps.backend.plan = watched  # type: ignore[method-assign]
+    gc.disable()
+    try:
+        steps.step({0: torch.tensor([1])})
+        assert [each() for each in planned] == [None, None]
+    finally:
+        gc.enable()
